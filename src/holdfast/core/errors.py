@@ -1,0 +1,129 @@
+"""Every error Holdfast raises, in one tree.
+
+::
+
+    DbError                           base of everything below
+    ├── ConfigurationError            the caller must change something; a retry cannot help
+    │   └── MissingDependencyError    an extra is not installed
+    ├── DbConnectionError             the database did not answer; a retry can help
+    ├── QueryError                    a read failed
+    ├── WriteError                    a write failed
+    ├── NotFoundError                 exactly one row was asked for and there was none
+    ├── CursorSerializationError      a value cannot be a cursor, or a stored one cannot be read
+    ├── StateStoreError               the state document could not be read or written
+    │   ├── Conflict                  the document changed since it was read; nothing was written
+    │   ├── Unavailable               the store did not take the write; nothing was written; retry can help
+    │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
+    │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
+    │   ├── FingerprintMismatchError  the state belongs to another source definition
+    │   └── UnreadableStateError      the document is corrupt or from a newer version
+    └── PollerError                   a step of a trigger's tick failed
+        ├── LeaseAcquireError         the lease could not be asked for
+        ├── SourceConfigurationError  the source definition is wrong; a retry cannot help
+        │   └── MissingGrantError     the database role may not see what a sound read needs
+        ├── FetchError                rows could not be read; a retry can help
+        ├── HandlerError              the user's handler failed
+        ├── CommitError               the checkpoint could not be recorded; the batch will be delivered again
+        ├── LostLeaseError            the lease is no longer ours; nothing was committed
+        └── SerializationError        a cursor in the state could not be understood
+
+A message names the thing, the fact and the next step. No message ever holds a password.
+"""
+
+from __future__ import annotations
+
+
+class DbError(Exception):
+    """Base of every error Holdfast raises."""
+
+
+class ConfigurationError(DbError):
+    """Something the caller passed is wrong. A retry cannot help."""
+
+
+class MissingDependencyError(ConfigurationError):
+    """An optional dependency is needed and not installed."""
+
+
+class DbConnectionError(DbError):
+    """The database could not be reached. A retry can help."""
+
+
+class QueryError(DbError):
+    """A read failed."""
+
+
+class WriteError(DbError):
+    """A write failed."""
+
+
+class NotFoundError(DbError):
+    """Exactly one row was asked for and there was none."""
+
+
+class CursorSerializationError(DbError):
+    """A value cannot serve as a cursor, or a stored cursor cannot be read back."""
+
+
+class StateStoreError(DbError):
+    """The state document could not be read or written."""
+
+
+class Conflict(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
+    """The document changed since it was read. Nothing was written."""
+
+
+class Unavailable(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
+    """The store did not take the request. Nothing was written; a retry can help."""
+
+
+class Ambiguous(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
+    """The answer to a write was lost: read once to learn whether it landed."""
+
+
+class LeaseConflictError(StateStoreError):
+    """Someone else holds a live lease. Try again after it ends."""
+
+
+class FingerprintMismatchError(StateStoreError):
+    """The stored checkpoint belongs to another source definition."""
+
+
+class UnreadableStateError(StateStoreError):
+    """The state document is corrupt, or was written by a newer version."""
+
+
+class PollerError(DbError):
+    """A step of a trigger's tick failed."""
+
+
+class LeaseAcquireError(PollerError):
+    """The lease could not be asked for (not: it was refused)."""
+
+
+class SourceConfigurationError(PollerError):
+    """The source definition is wrong. A retry cannot help."""
+
+
+class MissingGrantError(SourceConfigurationError):
+    """The database role may not see what a sound read needs."""
+
+
+class FetchError(PollerError):
+    """Rows could not be read. A retry can help."""
+
+
+class HandlerError(PollerError):
+    """The user's handler failed; the batch was not committed and will be delivered again."""
+
+
+class CommitError(PollerError):
+    """The checkpoint could not be recorded; the batch will be delivered again."""
+
+
+class LostLeaseError(PollerError):
+    """The lease is no longer ours. Nothing was committed."""
+
+
+class SerializationError(PollerError):
+    """A cursor found in the state document could not be understood."""
