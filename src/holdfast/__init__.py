@@ -1,0 +1,118 @@
+"""Holdfast: work that must not be lost, on the database a team already has.
+
+Everything exported here is the public surface; modules below it may change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+from .app import Holdfast
+from .core.config import DbConfig
+from .core.engine import EngineProvider
+from .core.errors import (
+    Ambiguous,
+    CommitError,
+    ConfigurationError,
+    Conflict,
+    CursorSerializationError,
+    DbConnectionError,
+    DbError,
+    FetchError,
+    FingerprintMismatchError,
+    HandlerError,
+    LeaseAcquireError,
+    LeaseConflictError,
+    LostLeaseError,
+    MissingDependencyError,
+    MissingGrantError,
+    NotFoundError,
+    PollerError,
+    QueryError,
+    SerializationError,
+    SourceConfigurationError,
+    StateStoreError,
+    Unavailable,
+    UnreadableStateError,
+    WriteError,
+)
+from .core.events import RowChange
+from .core.normalizer import EventNormalizer, make_normalizer
+from .core.retry import RetryPolicy
+from .core.telemetry import MetricsCollector
+from .core.types import CursorPart, CursorValue, RawRecord, SourceDescriptor
+from .state.store import StateStore
+from .trigger.context import PollContext
+from .trigger.poll import PollTrigger
+from .trigger.runner import PollRunner
+from .trigger.sources.protocol import AdapterCapability, FetchResult, SourceAdapter
+from .trigger.sources.sqlalchemy import SqlAlchemySource
+
+if TYPE_CHECKING:
+    from .core.otel import OpenTelemetryCollector
+    from .state.blob_checkpoint import BlobCheckpointStore
+
+_LAZY = {
+    "BlobCheckpointStore": ".state.blob_checkpoint",
+    "OpenTelemetryCollector": ".core.otel",
+}
+
+__all__ = [
+    "__version__",
+    "AdapterCapability",
+    "Ambiguous",
+    "BlobCheckpointStore",
+    "CommitError",
+    "ConfigurationError",
+    "Conflict",
+    "CursorPart",
+    "CursorSerializationError",
+    "CursorValue",
+    "DbConfig",
+    "DbConnectionError",
+    "DbError",
+    "EngineProvider",
+    "EventNormalizer",
+    "FetchError",
+    "FetchResult",
+    "FingerprintMismatchError",
+    "HandlerError",
+    "Holdfast",
+    "LeaseAcquireError",
+    "LeaseConflictError",
+    "LostLeaseError",
+    "MetricsCollector",
+    "MissingDependencyError",
+    "MissingGrantError",
+    "NotFoundError",
+    "OpenTelemetryCollector",
+    "PollContext",
+    "PollRunner",
+    "PollTrigger",
+    "PollerError",
+    "QueryError",
+    "RawRecord",
+    "RetryPolicy",
+    "RowChange",
+    "SerializationError",
+    "SourceAdapter",
+    "SourceConfigurationError",
+    "SourceDescriptor",
+    "SqlAlchemySource",
+    "StateStore",
+    "StateStoreError",
+    "Unavailable",
+    "UnreadableStateError",
+    "WriteError",
+    "make_normalizer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use what needs an extra or is rarely used, so that ``import holdfast`` stays small and fast."""
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name], __name__), name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,0 +1,332 @@
+"""``Holdfast``: one application's triggers, its database and its state, tied together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
+from typing import Any, TypeVar
+
+from sqlalchemy.engine import Engine
+
+from .core.clock import Clock, SystemClock
+from .core.config import DbConfig, parse_url, resolve_db_config, safe_url
+from .core.engine import EngineProvider
+from .core.errors import ConfigurationError
+from .core.migrations import migrate, pending
+from .core.names import checked_name, default_app_name
+from .core.normalizer import EventNormalizer
+from .core.retry import RetryPolicy
+from .core.telemetry import MetricsCollector
+from .state.documents import DocumentStore
+from .state.schema import MIGRATIONS
+from .state.store import SourceChange, StateStore
+from .state.stores.sql import SqlDocumentStore
+from .trigger.runner import PollRunner
+from .trigger.sources.inspection import primary_key
+from .trigger.sources.protocol import SimpleSource, SourceAdapter
+from .trigger.sources.sqlalchemy import SqlAlchemySource
+from .trigger.worker import TriggerWorker, WorkerTrigger
+
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
+_STATE_POOL_SIZE = 4
+
+
+@dataclass(slots=True)
+class RegisteredTrigger:
+    """A trigger as it was declared. Its source is made when it is first needed, so declaring one never connects."""
+
+    name: str
+    handler: Callable[..., Any]
+    make_source: Callable[[], SourceAdapter | SimpleSource]
+    settings: dict[str, Any]
+    poll_seconds: float
+    made: SourceAdapter | SimpleSource | None = None
+
+    @property
+    def source(self) -> SourceAdapter | SimpleSource:
+        """Return the source, the same each time."""
+        if self.made is None:
+            self.made = self.make_source()
+        return self.made
+
+
+class Holdfast:
+    """An application.
+
+    Args:
+        url: the database (``HOLDFAST_URL`` when left out). ``sqlite:///shop.db``, ``postgresql://…``, ``mysql://…``.
+        app_name: keeps the state of several applications apart; ``WEBSITE_SITE_NAME``, else ``default``.
+        state: where checkpoints and leases are kept, when not in the same database.
+        engine_provider: shares connection pools with other code.
+        metrics: where metrics go.
+
+    Nothing connects until something runs.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        app_name: str | None = None,
+        db_config: DbConfig | None = None,
+        state: DocumentStore | None = None,
+        engine_provider: EngineProvider | None = None,
+        metrics: MetricsCollector | None = None,
+        skew_margin_seconds: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = _config_from(url, db_config)
+        self.app_name = checked_name("The app name", app_name or default_app_name())
+        self._provider = engine_provider or EngineProvider()
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
+        self._skew_margin_seconds = skew_margin_seconds
+        self._documents = state
+        self._state: StateStore | None = None
+        self._triggers: dict[str, RegisteredTrigger] = {}
+        self._stop = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"Holdfast({safe_url(self._config.connection_url)!r}, app_name={self.app_name!r})"
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine of the application's database, for handlers and for ``context.transaction``."""
+        return self._provider.get_engine(self._config)
+
+    @property
+    def state(self) -> StateStore:
+        """Return where checkpoints and leases are kept."""
+        if self._state is None:
+            documents = self._documents or SqlDocumentStore(self._state_engine())
+            self._state = StateStore(
+                documents,
+                app_name=self.app_name,
+                skew_margin_seconds=self._skew_margin_seconds,
+                clock=self._clock,
+            )
+        return self._state
+
+    def _state_engine(self) -> Engine:
+        """Heartbeats have a pool of their own, so that handlers that use up theirs cannot lose a lease."""
+        return self._provider.get_engine(replace(self._config, pool_size=_STATE_POOL_SIZE, pool_recycle=3599))
+
+    @property
+    def triggers(self) -> dict[str, RegisteredTrigger]:
+        """Return the declared triggers by name."""
+        return dict(self._triggers)
+
+    def trigger(
+        self,
+        table: str | None = None,
+        *,
+        cursor: str | None = None,
+        key: str | list[str] | None = None,
+        name: str | None = None,
+        schema: str | None = None,
+        query: str | None = None,
+        where: str | None = None,
+        parameters: dict[str, object] | None = None,
+        url: str | None = None,
+        source: SourceAdapter | SimpleSource | None = None,
+        normalizer: EventNormalizer | None = None,
+        horizon: str = "auto",
+        horizon_margin_seconds: float = 0.5,
+        lookback: timedelta | float | None = None,
+        lookback_limit: int = 5000,
+        created_column: str | None = None,
+        deleted_column: str | None = None,
+        batch_size: int = 100,
+        max_batches_per_tick: int = 10,
+        lease_seconds: float = 30,
+        heartbeat_seconds: float | None = None,
+        poll_seconds: float = 1.0,
+        tick_deadline_seconds: float | None = None,
+        retry_policy: RetryPolicy | None = None,
+        on_source_change: SourceChange = "reject",
+    ) -> Callable[[_Handler], _Handler]:
+        """Deliver rows that changed to the decorated function, ``def`` or ``async def``.
+
+        The function gets the events, or the events and a ``PollContext``. ``key`` defaults to the table's primary key,
+        ``name`` to the table's name: the name is what the checkpoint is kept under, so it should not change. ``url``
+        polls another database than the application's; ``source`` takes a source of your own.
+
+        Raises:
+            ConfigurationError: the declaration is wrong. What only the database can tell comes up when it runs.
+        """
+        poller_name = checked_name("The trigger name", name or table or "")
+        if poller_name in self._triggers:
+            raise ConfigurationError(f"There are two triggers named '{poller_name}'. Pass name=… to one of them.")
+        if source is None and cursor is None:
+            raise ConfigurationError(
+                f"Trigger '{poller_name}' needs cursor=…: the column that grows with every change."
+            )
+
+        def make_source() -> SourceAdapter | SimpleSource:
+            config = self._config if url is None else resolve_db_config(url=url, db_config=None)
+            return SqlAlchemySource(
+                db_config=config,
+                table=table,
+                schema=schema,
+                query=query,
+                cursor_column=cursor or "",
+                pk_columns=self._key_columns(key, config, table, schema),
+                where=where,
+                parameters=parameters,
+                engine_provider=self._provider,
+                horizon=horizon,
+                horizon_margin_seconds=horizon_margin_seconds,
+                lookback=lookback,
+                lookback_limit=lookback_limit,
+                created_column=created_column,
+                deleted_column=deleted_column,
+                clock=self._clock,
+            )
+
+        settings = {
+            "normalizer": normalizer,
+            "batch_size": batch_size,
+            "max_batches_per_tick": max_batches_per_tick,
+            "lease_ttl_seconds": lease_seconds,
+            "heartbeat_interval_seconds": heartbeat_seconds,
+            "tick_deadline_seconds": tick_deadline_seconds,
+            "retry_policy": retry_policy,
+            "on_source_change": on_source_change,
+        }
+
+        def register(handler: _Handler) -> _Handler:
+            self._triggers[poller_name] = RegisteredTrigger(
+                poller_name,
+                handler,
+                make_source if source is None else lambda: source,
+                settings,
+                poll_seconds,
+            )
+            return handler
+
+        return register
+
+    def _key_columns(
+        self, key: str | list[str] | None, config: DbConfig, table: str | None, schema: str | None
+    ) -> list[str]:
+        if key is not None:
+            return [key] if isinstance(key, str) else list(key)
+        if table is None:
+            raise ConfigurationError(
+                "A trigger over a query needs key=…: the columns that tell rows with an equal cursor apart."
+            )
+        return primary_key(self._provider.get_engine(config), table, schema)
+
+    def runner(self, name: str) -> PollRunner:
+        """Return what runs a declared trigger.
+
+        Raises:
+            ConfigurationError: there is no such trigger.
+        """
+        registered = self._triggers.get(name)
+        if registered is None:
+            known = ", ".join(self._triggers) or "none"
+            raise ConfigurationError(f"There is no trigger named '{name}'. Declared: {known}.")
+        return PollRunner(
+            name=name,
+            source=registered.source,
+            state_store=self.state,
+            handler=registered.handler,
+            metrics=self._metrics,
+            transaction_engine=self.engine if self._documents is None else None,
+            clock=self._clock,
+            stop=self._stop,
+            **registered.settings,
+        )
+
+    def migrate(self) -> list[str]:
+        """Create or upgrade Holdfast's tables; return what was applied. Safe to call at every start."""
+        return migrate(self._state_engine(), MIGRATIONS) if self._documents is None else []
+
+    def pending_migrations(self) -> list[str]:
+        """Return the migrations that were not applied yet."""
+        return pending(self._state_engine(), MIGRATIONS) if self._documents is None else []
+
+    def validate(self) -> None:
+        """Check every declared trigger against its database, and that Holdfast's tables are there.
+
+        Raises:
+            DbError: the first thing that is wrong; the message says what to do.
+        """
+        if not self._triggers:
+            raise ConfigurationError("Nothing is declared to run. Decorate a function with @hf.trigger(…) first.")
+        missing = self.pending_migrations()
+        if missing:
+            raise ConfigurationError(
+                f"The tables of Holdfast are missing or out of date in {safe_url(self._config.connection_url)} "
+                f"({', '.join(missing)}). Run 'holdfast migrate', or call hf.migrate()."
+            )
+        for name in self._triggers:
+            self.runner(name).source.validate()
+
+    def run(self, *, drain_seconds: float = 30.0, handle_signals: bool = True) -> bool:
+        """Run everything declared until ``stop()`` or SIGTERM/SIGINT, then drain; return whether all finished in time.
+
+        Raises:
+            DbError: a declaration does not fit the database; nothing was started.
+        """
+        self._stop.clear()
+        self.validate()
+        worker = TriggerWorker(
+            [WorkerTrigger(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()],
+            self._stop,
+            clock=self._clock,
+            drain_seconds=drain_seconds,
+        )
+        if handle_signals and threading.current_thread() is threading.main_thread():
+            with _signals_set(self._stop):
+                return worker.run()
+        return worker.run()
+
+    def stop(self) -> None:
+        """Make ``run`` drain and return."""
+        self._stop.set()
+
+
+class _signals_set:  # noqa: N801 - reads as a phrase in its one with statement
+    """While open, SIGTERM and SIGINT set an event; a second one ends the process as usual."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._set)
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        self._event.set()
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)
+
+
+def _config_from(url: str | None, db_config: DbConfig | None) -> DbConfig:
+    if url is None and db_config is None:
+        url = os.environ.get("HOLDFAST_URL")
+        if not url:
+            raise ConfigurationError("No database was given. Pass a URL to Holdfast(…), or set HOLDFAST_URL.")
+    config = resolve_db_config(url=url, db_config=db_config)
+    parsed = parse_url(config.connection_url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigurationError(
+            "An in-memory SQLite database cannot be shared between connections, so nothing kept there survives. Use a "
+            "file, as in sqlite:///shop.db."
+        )
+    return config

@@ -1,0 +1,105 @@
+"""Where a database is and how to connect to it, with secrets kept out of every text."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from .errors import ConfigurationError
+
+_ENV_TOKEN = re.compile(r"%%|%(\w+)%")
+_OUR_DRIVERS = {
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+_SECRET_QUERY_KEYS = re.compile(r"pass|secret|token|key$|sig$", re.IGNORECASE)
+
+
+def resolve_env_vars(value: str) -> str:
+    """Replace each ``%NAME%`` by the environment variable of that name; ``%%`` stands for one percent sign.
+
+    Raises:
+        ConfigurationError: a variable is not set.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        if match.group(0) == "%%":
+            return "%"
+        name = match.group(1)
+        if name not in os.environ:
+            raise ConfigurationError(
+                f"Environment variable '{name}' is not set, but a setting refers to it as %{name}%. Set it, or write "
+                "%% where a plain percent sign is meant."
+            )
+        return os.environ[name]
+
+    return _ENV_TOKEN.sub(replacement, value)
+
+
+def parse_url(text: str) -> URL:
+    """Return the URL with our driver filled in where it names none (psycopg 3 for PostgreSQL, pymysql for MySQL).
+
+    Raises:
+        ConfigurationError: it is not a database URL. The message never holds the text, which may hold a password.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise ConfigurationError(
+            "The database URL cannot be parsed. Write it as dialect://user:password@host:port/database, for example "
+            "sqlite:///shop.db or postgresql://app@localhost/shop; a special character in the password must be "
+            "percent-encoded."
+        ) from error
+    return url.set(drivername=_OUR_DRIVERS.get(url.drivername, url.drivername))
+
+
+def safe_url(url: str | URL) -> str:
+    """Return the URL as it may be shown to people: without password and without secret-looking query values."""
+    parsed = parse_url(url) if isinstance(url, str) else url
+    hidden = {key: "***" for key in parsed.query if _SECRET_QUERY_KEYS.search(key)}
+    if hidden:
+        parsed = parsed.update_query_dict(hidden)
+    return parsed.render_as_string(hide_password=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DbConfig:
+    """How to reach one database. ``repr`` shows no password and no connect arguments."""
+
+    connection_url: str
+    pool_size: int = 5
+    pool_recycle: int = 3600
+    echo: bool = False
+    connect_args: dict[str, object] | None = None
+    engine_kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        try:
+            shown = safe_url(self.connection_url)
+        except ConfigurationError:
+            shown = "<not a URL>"
+        return f"DbConfig({shown!r}, pool_size={self.pool_size})"
+
+
+def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> DbConfig:
+    """Return one configuration from either form, with environment variables filled in.
+
+    Raises:
+        ConfigurationError: both were given, or neither.
+    """
+    if url is not None and db_config is not None:
+        raise ConfigurationError("url and db_config are mutually exclusive: pass one of them.")
+    if db_config is not None:
+        return replace(db_config, connection_url=resolve_env_vars(db_config.connection_url))
+    if url is None:
+        raise ConfigurationError("exactly one of url or db_config is required.")
+    if not url:
+        raise ConfigurationError("url must not be empty: write for example sqlite:///shop.db.")
+    return DbConfig(connection_url=resolve_env_vars(url))

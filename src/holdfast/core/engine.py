@@ -1,0 +1,139 @@
+"""Database engines: one per configuration, shared by every thread, with the settings each dialect needs."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import threading
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, create_engine
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from .config import DbConfig, parse_url, resolve_env_vars, safe_url
+from .errors import ConfigurationError, MissingDependencyError
+
+_EXTRA_OF_DRIVER = {
+    "psycopg": "postgres",
+    "pymysql": "mysql",
+    "pyodbc": "mssql",
+    "MySQLdb": "mysql",
+    "psycopg2": "",
+}
+
+
+class EngineProvider:
+    """Hands out one lazily made engine per configuration. Safe to share between threads and invocations."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[str, Engine] = {}
+        atexit.register(self.dispose_all)
+
+    def get_engine(self, config: DbConfig) -> Engine:
+        """Return the shared engine of ``config``, making it on first use. Does not connect.
+
+        Raises:
+            ConfigurationError: the URL or an option is wrong.
+            MissingDependencyError: the driver is not installed; the message names the extra.
+        """
+        key = _cache_key(config)
+        with self._lock:
+            if key not in self._engines:
+                self._engines[key] = self.create_isolated_engine(config)
+            return self._engines[key]
+
+    def create_isolated_engine(self, config: DbConfig) -> Engine:
+        """Return a new engine that nobody else shares; the caller disposes of it."""
+        if "connect_args" in config.engine_kwargs:
+            raise ConfigurationError("Pass connect_args as DbConfig.connect_args, not inside engine_kwargs.")
+        url = parse_url(resolve_env_vars(config.connection_url))
+        options: dict[str, Any] = {
+            "pool_size": config.pool_size,
+            "pool_recycle": config.pool_recycle,
+            "echo": config.echo,
+        }
+        if config.connect_args is not None:
+            options["connect_args"] = dict(config.connect_args)
+        options.update(config.engine_kwargs)
+        engine = _create(url, options)
+        if engine.dialect.name == "sqlite":
+            _make_sqlite_transactional(engine)
+        return engine
+
+    def dispose_all(self) -> None:
+        """Close every pooled connection and forget the engines."""
+        with self._lock:
+            engines = list(self._engines.values())
+            self._engines.clear()
+        for engine in engines:
+            engine.dispose()
+
+
+def _create(url: URL, options: dict[str, Any]) -> Engine:
+    try:
+        return create_engine(url, **options)
+    except NoSuchModuleError as error:
+        raise ConfigurationError(
+            f"'{url.drivername}' in {safe_url(url)} is not a database Holdfast knows. Use sqlite, postgresql, mysql, "
+            "mariadb, or install the SQLAlchemy dialect for it."
+        ) from error
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF_DRIVER.get(error.name or "")
+        install = f"pip install 'holdfast[{extra}]'" if extra else f"pip install {error.name}"
+        raise MissingDependencyError(
+            f"The driver for {safe_url(url)} is not installed ({error.name}). Run: {install}"
+        ) from error
+    except (ArgumentError, TypeError) as error:
+        raise ConfigurationError(f"The engine options for {safe_url(url)} are not accepted: {error}") from error
+
+
+def _make_sqlite_transactional(engine: Engine) -> None:
+    """Give SQLite real transactions: the driver must not open or skip one on its own.
+
+    The execution option ``holdfast_begin`` chooses what BEGIN means: ``immediate`` takes the write lock at once, so
+    that a transaction that will write never fails half-way with 'database is locked'; ``none`` opens no transaction.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _no_driver_transactions(dbapi_connection: Any, _record: object) -> None:
+        dbapi_connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        kind = connection.get_execution_options().get("holdfast_begin", "deferred")
+        if kind != "none":
+            connection.exec_driver_sql(f"BEGIN {kind.upper()}")
+
+
+def autocommit(engine: Engine) -> Connection:
+    """Return a connection on which every statement is its own transaction: one round trip each."""
+    connection = engine.connect()
+    if engine.dialect.name == "sqlite":
+        return connection.execution_options(holdfast_begin="none")
+    return connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def writing(engine: Engine) -> Connection:
+    """Return a connection whose transactions will write; on SQLite they take the write lock when they begin."""
+    connection = engine.connect()
+    if engine.dialect.name == "sqlite":
+        return connection.execution_options(holdfast_begin="immediate")
+    return connection
+
+
+def _cache_key(config: DbConfig) -> str:
+    def with_type(value: object) -> str:
+        return f"<{type(value).__module__}.{type(value).__qualname__}:{value!s}>"
+
+    return json.dumps(
+        {
+            "url": resolve_env_vars(config.connection_url),
+            "pool": [config.pool_size, config.pool_recycle, config.echo],
+            "connect_args": config.connect_args,
+            "engine_kwargs": config.engine_kwargs,
+        },
+        sort_keys=True,
+        default=with_type,
+    )

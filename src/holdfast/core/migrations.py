@@ -1,0 +1,98 @@
+"""Versioned changes of Holdfast's own tables, applied in order, once, by whichever process comes first.
+
+Each migration must leave the tables usable by workers of the version before it, so that a fleet can be upgraded one
+process at a time, and must be safe to run again: not every database can undo half of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, func, insert, inspect, select, text
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from .config import safe_url
+from .engine import writing
+from .errors import DbConnectionError, DbError, WriteError
+
+_metadata = MetaData()
+migrations_table = Table(
+    "holdfast_migrations",
+    _metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(100), nullable=False),
+    Column("applied_at", DateTime, nullable=False, server_default=func.current_timestamp()),
+)
+_LOCK_NAME = "holdfast_migrations"
+_LOCK_NUMBER = 4_857_163_492
+_LOCK_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step: a number that is never reused, a name for people, and what it does."""
+
+    number: int
+    name: str
+    apply: Callable[[Connection], None]
+
+
+def migrate(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
+    """Apply what is missing, in order, while other processes wait; return the names of what was applied.
+
+    If the process dies half-way, the next call goes on where this one stopped.
+
+    Raises:
+        DbConnectionError: the database does not answer.
+        WriteError: the role may not create tables, or another statement failed.
+    """
+    try:
+        with writing(engine) as connection, connection.begin(), _locked(connection):
+            _metadata.create_all(connection)
+            done = set(connection.execute(select(migrations_table.c.number)).scalars())
+            missing = [step for step in sorted(migrations, key=lambda step: step.number) if step.number not in done]
+            for step in missing:
+                step.apply(connection)
+                connection.execute(insert(migrations_table), {"number": step.number, "name": step.name})
+            return [f"{step.number:04d} {step.name}" for step in missing]
+    except DBAPIError as error:
+        raise _as_ours(engine, error) from error
+
+
+def pending(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
+    """Return the names of migrations that were not applied yet."""
+    try:
+        with engine.connect() as connection:
+            done: set[int] = set()
+            if inspect(connection).has_table(migrations_table.name):
+                done = set(connection.execute(select(migrations_table.c.number)).scalars())
+        return [f"{step.number:04d} {step.name}" for step in migrations if step.number not in done]
+    except DBAPIError as error:
+        raise _as_ours(engine, error) from error
+
+
+def _as_ours(engine: Engine, error: DBAPIError) -> DbError:
+    where, reason = safe_url(engine.url), str(error.orig).strip().split("\n", 1)[0]
+    if (isinstance(error, OperationalError) and error.statement is None) or error.connection_invalidated:
+        return DbConnectionError(
+            f"The database {where} does not answer: {reason}. Check that it runs, its address and the credentials."
+        )
+    return WriteError(f"The tables of Holdfast could not be created in {where}: {reason}. Check the role's grants.")
+
+
+@contextmanager
+def _locked(connection: Connection) -> Iterator[None]:
+    """Let one process migrate at a time. SQLite needs nothing: BEGIN IMMEDIATE has the write lock already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK_NUMBER})
+    is_mysql = connection.dialect.name in ("mysql", "mariadb")
+    if is_mysql:
+        connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), {"name": _LOCK_NAME, "seconds": _LOCK_SECONDS})
+    try:
+        yield
+    finally:
+        if is_mysql:
+            connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _LOCK_NAME})

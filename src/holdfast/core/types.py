@@ -1,0 +1,33 @@
+"""Types shared by every part, with the names of azure-functions-db where it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NewType
+
+JsonScalar = str | int | float | bool | None
+JsonValue = JsonScalar | list["JsonValue"] | dict[str, "JsonValue"]
+JsonObject = dict[str, Any]
+
+CursorPart = JsonScalar
+CursorValue = CursorPart | tuple[CursorPart, ...]
+RawRecord = dict[str, object]
+Row = RawRecord
+RowDict = dict[str, object]
+
+OwnerId = NewType("OwnerId", str)
+FencingToken = NewType("FencingToken", int)
+BatchId = NewType("BatchId", str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDescriptor:
+    """What a source is: a name for people, a kind, and the fingerprint of its definition.
+
+    ``legacy_fingerprints`` are the forms under which the same definition may be found in older state.
+    """
+
+    name: str
+    kind: str
+    fingerprint: str
+    legacy_fingerprints: tuple[str, ...] = ()

@@ -1,0 +1,196 @@
+"""State documents in a table of the team's own database (SQLite, PostgreSQL, MariaDB/MySQL, any SQLAlchemy dialect).
+
+Expiry is decided with the database's time, and a commit can join the handler's transaction (``replace_on``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.mysql import LONGBLOB
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.sql.elements import ColumnElement
+
+from ...core.clock import new_id
+from ...core.config import safe_url
+from ...core.engine import autocommit
+from ...core.errors import Ambiguous, Conflict, StateStoreError, Unavailable
+from ..documents import ETag, Snapshot, Written
+
+metadata = MetaData()
+state_table = Table(
+    "holdfast_state",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("etag", String(32), nullable=False),
+    Column("content", LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb"), nullable=False),
+    mysql_charset="utf8mb4",
+    mysql_collate="utf8mb4_bin",
+    mysql_engine="InnoDB",
+)
+
+_DATABASE_TIME: dict[str, str] = {
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    "postgresql": "clock_timestamp()",
+    "mysql": "UTC_TIMESTAMP(6)",
+    "mariadb": "UTC_TIMESTAMP(6)",
+    "mssql": "SYSUTCDATETIME()",
+}
+
+
+class SqlDocumentStore:
+    """Documents in the table ``holdfast_state``. Survives a crash of the process and, as far as the database does,
+    of the machine.
+    """
+
+    skew_margin_seconds: float | None = None
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        time = _DATABASE_TIME.get(engine.dialect.name)
+        self._time: ColumnElement[Any] = literal_column(time) if time else func.current_timestamp()
+        table = state_table
+        self._read = select(table.c.content, table.c.etag, self._time).where(table.c.name == bindparam("doc_name"))
+        self._insert = insert(table)
+        self._replace = (
+            update(table)
+            .where(table.c.name == bindparam("doc_name"), table.c.etag == bindparam("if_match"))
+            .values(content=bindparam("new_content"), etag=bindparam("new_etag"))
+        )
+        self._returns_time = engine.dialect.update_returning
+        if self._returns_time:
+            self._replace = self._replace.returning(self._time)
+        self._delete = delete(table).where(table.c.name == bindparam("doc_name"), table.c.etag == bindparam("if_match"))
+
+    def create_table(self) -> None:
+        """Create the table when it is missing."""
+        with _translated(self.engine, writes=True), self.engine.begin() as connection:
+            metadata.create_all(connection)
+
+    def read(self, name: str) -> Snapshot | None:
+        """Return the document with the database's time."""
+        with _translated(self.engine), autocommit(self.engine) as connection:
+            row = connection.execute(self._read, {"doc_name": name}).one_or_none()
+        return None if row is None else Snapshot(bytes(row[0]), ETag(row[1]), _aware(row[2]))
+
+    def create(self, name: str, content: bytes) -> Written:
+        """Insert the document; ``Conflict`` when it exists."""
+        etag = ETag(new_id())
+        with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
+            connection.execute(self._insert, {"name": name, "content": content, "etag": etag})
+        return Written(etag, None)
+
+    def replace(self, name: str, content: bytes, if_match: ETag) -> Written:
+        """Update the document in its own transaction: one round trip."""
+        with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
+            return self._replace_with(connection, name, content, if_match)
+
+    def replace_on(self, connection: Connection, name: str, content: bytes, if_match: ETag) -> Written:
+        """Update the document inside the caller's transaction; it counts once the caller commits."""
+        with _translated(self.engine):
+            return self._replace_with(connection, name, content, if_match)
+
+    def _replace_with(self, connection: Connection, name: str, content: bytes, if_match: ETag) -> Written:
+        etag = ETag(new_id())
+        result = connection.execute(
+            self._replace,
+            {"doc_name": name, "if_match": if_match, "new_content": content, "new_etag": etag},
+        )
+        if self._returns_time:
+            row = result.one_or_none()
+            changed, time = row is not None, None if row is None else _aware(row[0])
+        else:
+            changed, time = result.rowcount == 1, None
+        if not changed:
+            raise Conflict(f"The state document '{name}' changed since it was read.")
+        return Written(etag, time)
+
+    def delete(self, name: str, if_match: ETag) -> None:
+        """Delete the document read with ``if_match``."""
+        with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
+            if connection.execute(self._delete, {"doc_name": name, "if_match": if_match}).rowcount != 1:
+                raise Conflict(f"The state document '{name}' changed since it was read.")
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield the names that start with ``prefix``, in order."""
+        table = state_table
+        query = select(table.c.name).where(table.c.name.startswith(prefix, autoescape=True))
+        with _translated(self.engine), autocommit(self.engine) as connection:
+            names = connection.execute(query).scalars().all()
+        yield from sorted(name for name in names if name.startswith(prefix))
+
+
+def check_reachable(engine: Engine) -> None:
+    """Connect once.
+
+    Raises:
+        Unavailable: the database does not answer; the message names it without its password.
+    """
+    with _translated(engine), autocommit(engine) as connection:
+        connection.execute(text("SELECT 1"))
+
+
+@contextmanager
+def _translated(engine: Engine, *, writes: bool = False) -> Iterator[None]:
+    """Turn driver errors into the store's vocabulary; a write whose answer was lost is ``Ambiguous``."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise Conflict("The state document exists already.") from error
+    except PoolTimeoutError as error:
+        raise Unavailable(f"No free connection to {safe_url(engine.url)}: raise pool_size.") from error
+    except DBAPIError as error:
+        raise _state_error(engine, error, writes) from error
+    except SQLAlchemyError as error:
+        raise StateStoreError(f"The state in {safe_url(engine.url)} could not be used: {error}") from error
+
+
+def _state_error(engine: Engine, error: DBAPIError, writes: bool) -> StateStoreError:
+    where, reason = safe_url(engine.url), _one_line(error)
+    if _is_missing_table(error):
+        return StateStoreError(
+            f"The table holdfast_state does not exist in {where}. Create it with 'holdfast migrate' or hf.migrate()."
+        )
+    if writes and error.connection_invalidated:
+        return Ambiguous(f"The connection to {where} broke before a write was answered: {reason}")
+    if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+        return Unavailable(f"{where} does not answer: {reason}. Check that it runs and can be reached.")
+    return StateStoreError(f"The state in {where} could not be used: {reason}")
+
+
+def _one_line(error: DBAPIError) -> str:
+    return str(error.orig).strip().split("\n", 1)[0].rstrip(".")
+
+
+def _is_missing_table(error: DBAPIError) -> bool:
+    reason = str(error.orig)
+    return "holdfast_state" in reason and any(
+        hint in reason for hint in ("no such table", "does not exist", "doesn't exist", "Invalid object name")
+    )
+
+
+def _aware(moment: Any) -> datetime:
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    aware: datetime = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC)

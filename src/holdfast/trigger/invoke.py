@@ -1,0 +1,117 @@
+"""Calling the user's handler: with or without context, ``def`` or ``async def``, stopped when the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..core.errors import ConfigurationError, LostLeaseError
+from ..core.events import RowChange
+from ..state.lease import HeldLease
+from .context import PollContext
+
+_EVENTS_ONLY = 1
+_EVENTS_AND_CONTEXT = 2
+
+
+class HandlerInvoker:
+    """A handler whose form was looked at once: one positional parameter gets the events, two get the context too."""
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self._handler = handler
+        self._takes_context = _positional_parameters(handler) >= _EVENTS_AND_CONTEXT
+        self.is_async = _is_async(handler)
+
+    def invoke(self, events: list[RowChange], context: PollContext, lease: HeldLease) -> None:
+        """Call the handler and wait for it. Its own exceptions come through unchanged.
+
+        Raises:
+            LostLeaseError: an async handler was cancelled because the lease was lost.
+        """
+        result = self._handler(events, context) if self._takes_context else self._handler(events)
+        if inspect.isawaitable(result):
+            _wait_for(result, lease)
+
+
+def _positional_parameters(handler: Callable[..., Any]) -> int:
+    """Return how many arguments the handler takes.
+
+    Raises:
+        ConfigurationError: it cannot be called with the events, or needs more than events and context.
+    """
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return _EVENTS_ONLY
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    required = [parameter for parameter in positional if parameter.default is parameter.empty]
+    keywords = [
+        parameter
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    ]
+    if (not positional and not takes_any) or len(required) > _EVENTS_AND_CONTEXT or keywords:
+        name = getattr(handler, "__qualname__", repr(handler))
+        raise ConfigurationError(
+            f"Handler '{name}' cannot be called: it must take the events, or the events and the context, as in "
+            "def handle(changes) or def handle(changes, context)."
+        )
+    return len(positional)
+
+
+def _is_async(handler: Callable[..., Any]) -> bool:
+    unwrapped = inspect.unwrap(handler)
+    call = getattr(handler, "__call__", None)  # noqa: B004 - asking for the method itself, not whether it is callable
+    return any(inspect.iscoroutinefunction(form) for form in (handler, unwrapped, call))
+
+
+def _wait_for(awaitable: Awaitable[Any], lease: HeldLease) -> None:
+    future = _loop.submit(awaitable)
+    lease.when_lost(lambda: _cancel(future))
+    try:
+        future.result()
+    except (concurrent.futures.CancelledError, asyncio.CancelledError) as error:
+        if lease.lost.is_set():
+            raise LostLeaseError(
+                "The handler was cancelled because its lease was lost. Nothing was committed."
+            ) from error
+        raise
+
+
+def _cancel(future: concurrent.futures.Future[Any]) -> None:
+    future.cancel()
+
+
+class _EventLoopThread:
+    """One event loop for all async handlers of the process, on a thread of its own, started on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, awaitable: Awaitable[Any]) -> concurrent.futures.Future[Any]:
+        """Run an awaitable on the loop."""
+
+        async def run() -> Any:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(run(), self._running())
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True).start()
+            return self._loop
+
+
+_loop = _EventLoopThread()

@@ -1,0 +1,80 @@
+"""``PollTrigger``: a trigger for a host that calls it on a timer, such as Azure Functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.normalizer import EventNormalizer, make_normalizer
+from ..core.retry import RetryPolicy
+from ..core.telemetry import MetricsCollector
+from ..state.foreign import ForeignStateStore
+from ..state.store import StateStore
+from .runner import PollRunner
+from .sources.protocol import SimpleSource, SourceAdapter
+
+
+class PollTrigger:
+    """Delivers changed rows each time ``run`` is called; at most one caller anywhere does so at a time."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        source: SourceAdapter | SimpleSource,
+        checkpoint_store: StateStore | ForeignStateStore,
+        normalizer: EventNormalizer | None = None,
+        batch_size: int = 100,
+        max_batches_per_tick: int = 1,
+        lease_ttl_seconds: int = 120,
+        retry_policy: RetryPolicy | None = None,
+        metrics: MetricsCollector | None = None,
+        heartbeat_interval_seconds: float | None = None,
+        tick_deadline_seconds: float | None = None,
+    ) -> None:
+        self._name = name
+        self._settings: dict[str, Any] = {
+            "name": name,
+            "source": source,
+            "state_store": checkpoint_store,
+            "normalizer": normalizer if normalizer is not None else _normalizer_for(source),
+            "batch_size": batch_size,
+            "max_batches_per_tick": max_batches_per_tick,
+            "lease_ttl_seconds": lease_ttl_seconds,
+            "retry_policy": retry_policy,
+            "metrics": metrics,
+            "heartbeat_interval_seconds": heartbeat_interval_seconds,
+            "tick_deadline_seconds": tick_deadline_seconds,
+        }
+        PollRunner(handler=_unused, **self._settings)  # refuses wrong settings now, not at the first tick
+
+    @property
+    def name(self) -> str:
+        """Return the poller's name."""
+        return self._name
+
+    def run(self, *, timer: object, handler: Callable[..., Any]) -> int:
+        """Deliver what changed to ``handler`` (``def`` or ``async def``); return how many events were delivered."""
+        del timer
+        return PollRunner(handler=handler, **self._settings).tick()
+
+
+def _unused(events: object) -> None:
+    """Stand in for a handler while settings are checked."""
+
+
+def _normalizer_for(source: SourceAdapter | SimpleSource) -> EventNormalizer | None:
+    """Return how a source's records become events; None when the source's rows know by themselves.
+
+    Raises:
+        ValueError: the source does not say which columns are cursor and key.
+    """
+    if isinstance(source, SourceAdapter):
+        return None
+    cursor_column, pk_columns = getattr(source, "cursor_column", None), getattr(source, "pk_columns", None)
+    if isinstance(cursor_column, str) and isinstance(pk_columns, list):
+        return make_normalizer(cursor_column=cursor_column, pk_columns=pk_columns)
+    raise ValueError(
+        "The source does not expose 'cursor_column' and 'pk_columns', so its records cannot become events by "
+        "themselves. Pass normalizer=…"
+    )

@@ -1,0 +1,89 @@
+"""Which horizon fits a cursor column: decided from what the database says, refused where nothing is sound."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+
+from sqlalchemy import Table
+
+from ....core.errors import SourceConfigurationError
+from ..inspection import CursorFacts
+from . import mysql, postgres, sqlite
+from .base import Horizon, Unbounded
+
+HorizonName = Literal["auto", "xid8", "server_time", "identity", "none"]
+HORIZON_NAMES: tuple[str, ...] = ("auto", "xid8", "server_time", "identity", "none")
+
+
+class NoSoundHorizonError(SourceConfigurationError):
+    """Nothing the database says makes reading this column safe from late commits."""
+
+
+def choose(asked: str, dialect_name: str, table: Table | None, facts: CursorFacts | None, margin: timedelta) -> Horizon:
+    """Return the horizon to read under.
+
+    Raises:
+        NoSoundHorizonError: ``auto`` was asked for and nothing is sound; the message says what to choose from.
+        SourceConfigurationError: the horizon asked for does not fit the column or the database.
+    """
+    if asked not in HORIZON_NAMES:
+        raise SourceConfigurationError(f"horizon={asked!r} is not known: use one of {', '.join(HORIZON_NAMES)}.")
+    if asked == "none":
+        return Unbounded()
+    if table is None or facts is None:
+        raise NoSoundHorizonError(
+            "A query's cursor column cannot be inspected, so no horizon can be chosen for it. Poll the table instead, "
+            "or pass lookback=… to re-read a window, or horizon='none' if rows commit in cursor order."
+        )
+    name = _fitting(dialect_name, table, facts) if asked == "auto" else asked
+    return _build(name, dialect_name, table, facts, margin)
+
+
+def _fitting(dialect_name: str, table: Table, facts: CursorFacts) -> str:
+    if dialect_name == "postgresql" and facts.type_name == "xid8":
+        return "xid8"
+    if facts.generated_id:
+        return "identity"
+    if facts.has_server_time_default:
+        return "server_time"
+    raise NoSoundHorizonError(_refusal(table, facts))
+
+
+def _refusal(table: Table, facts: CursorFacts) -> str:
+    choices = (
+        f"Choose one: horizon='server_time' if the database fills '{facts.name}' on every write (a default or trigger "
+        "with the server's clock); lookback=<seconds> to re-read a window and drop what was delivered; horizon='none' "
+        "if rows commit in cursor order."
+    )
+    if facts.is_integer and "sqlite" in str(type(facts.type).__module__):
+        choices = "Declare it INTEGER PRIMARY KEY AUTOINCREMENT. " + choices
+    return (
+        f"Column '{facts.name}' of table '{table.name}' is not filled by the database as far as it tells (default: "
+        f"{facts.default or 'none'}), so a row that commits late would be skipped for ever. {choices}"
+    )
+
+
+def _build(name: str, dialect_name: str, table: Table, facts: CursorFacts, margin: timedelta) -> Horizon:
+    if name == "xid8" and dialect_name == "postgresql" and facts.type_name == "xid8":
+        return postgres.XidHorizon(table, facts)
+    if (name == "server_time" and facts.is_time) or (name == "server_time" and dialect_name == "sqlite"):
+        match dialect_name:
+            case "postgresql":
+                return postgres.ServerTimeHorizon(facts, margin)
+            case "mysql" | "mariadb":
+                return mysql.ServerTimeHorizon(facts, margin)
+            case "sqlite":
+                return sqlite.ServerTimeHorizon(facts)
+    if name == "identity" and facts.is_integer:
+        match dialect_name:
+            case "postgresql":
+                return postgres.IdentityHorizon(table, facts)
+            case "mysql" | "mariadb":
+                return mysql.IdentityHorizon(table, facts)
+            case "sqlite":
+                return Unbounded("identity")
+    raise SourceConfigurationError(
+        f"horizon='{name}' does not fit column '{facts.name}' ({facts.type_name}) on {dialect_name}. Pass "
+        "lookback=<seconds> to re-read a window, or horizon='none' if rows commit in cursor order."
+    )

@@ -1,0 +1,60 @@
+"""Sound bounds on SQLite: one writer at a time, and a clock whose ticks can be a whole second."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError
+
+from ....core.errors import SourceConfigurationError
+from ..inspection import CursorFacts
+from .base import Reading
+
+
+class ServerTimeHorizon:
+    """For a time the database fills: reads below the present tick, taken while nobody writes [HORIZON-SQLITE-TIME].
+
+    A writer holds the one write lock from before it reads the clock until it commits. So while we hold that lock,
+    everything written so far is visible, and everything later gets a time that is not below the present one. The time
+    is worked out with the column's own default, so that it has the column's format and its ticks.
+    """
+
+    name = "server_time"
+
+    def __init__(self, facts: CursorFacts) -> None:
+        self._now = text(f"SELECT {_time_expression(facts)}")
+        self._bound: object = None
+
+    def prepare(self, connection: Connection) -> None:
+        """Refuse a database that cannot be locked for a moment."""
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            connection.exec_driver_sql("ROLLBACK")
+        except OperationalError as error:
+            if "readonly" in str(error.orig):
+                raise SourceConfigurationError(
+                    "This SQLite database is opened read-only, so the trigger cannot wait for a writer to finish and "
+                    "could skip its rows. Open it read-write, or pass lookback=…"
+                ) from error
+            if "locked" not in str(error.orig):
+                raise
+
+    def advance(self, connection: Connection) -> Reading:
+        """Return the present tick; when a writer is at work, the bound stays where it was."""
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        except OperationalError as error:
+            if "locked" not in str(error.orig):
+                raise
+            return Reading(self._bound, waiting=True, held_back_by=("another connection that is writing",))
+        try:
+            self._bound = connection.execute(self._now).scalar()
+        finally:
+            connection.exec_driver_sql("ROLLBACK")
+        return Reading(self._bound, waiting=True)
+
+
+def _time_expression(facts: CursorFacts) -> str:
+    if facts.has_server_time_default:
+        return str(facts.default)
+    return "CAST(strftime('%s', 'now') AS INTEGER)" if facts.is_integer else "CURRENT_TIMESTAMP"

@@ -1,0 +1,147 @@
+"""Re-reading a window behind the newest row, where no horizon is sound. Pure: what to read, what to drop, what to keep.
+
+Each pass starts ``lookback`` behind the newest delivered row and drops what was delivered before. What was delivered is
+remembered in the checkpoint, at most ``limit`` rows of it: when more fall into the window, the window becomes shorter
+(and the source says so), because remembering too little would deliver the same rows again on every pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from ...core.cursor import KeysetCursor, parse_cursor
+from ...core.errors import SerializationError, SourceConfigurationError
+from ...core.types import JsonObject
+from ...core.values import from_json, to_json, to_text
+
+_HASH_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where a lookback trigger stands: the newest row, what was delivered near it, and how far this pass has read."""
+
+    newest: KeysetCursor | None = None
+    position: KeysetCursor | None = None
+    delivered: dict[str, object] = field(default_factory=dict)
+    shortened_to: object = None
+
+    def start_of_pass(self, lookback: timedelta | float) -> object:
+        """Return the cursor value from which a new pass reads, inclusive; None means from the beginning."""
+        if self.newest is None:
+            return None
+        start = shifted_back(self.newest.value, lookback)
+        if self.shortened_to is not None and self.shortened_to > start:
+            return self.shortened_to
+        return start
+
+    def is_new(self, row: KeysetCursor) -> bool:
+        """Return whether the row was not delivered yet."""
+        return identity(row) not in self.delivered
+
+    def after(
+        self,
+        rows: Sequence[KeysetCursor],
+        position: KeysetCursor | None,
+        lookback: timedelta | float,
+        limit: int,
+    ) -> Window:
+        """Return the window once ``rows`` were delivered and the pass has read up to ``position``."""
+        newest = max([*rows, *([self.newest] if self.newest else [])], key=lambda row: (row.value, row.key_values))
+        delivered = {**self.delivered, **{identity(row): row.value for row in rows}}
+        moved = replace(self, newest=newest, position=position, delivered=delivered)
+        return _bounded(moved, moved.start_of_pass(lookback), limit)
+
+
+def _bounded(window: Window, start: Any, limit: int) -> Window:
+    kept = {key: value for key, value in window.delivered.items() if value >= start}
+    if len(kept) <= limit:
+        return replace(window, delivered=kept)
+    values: list[Any] = sorted(kept.values())
+    cut = values[len(values) - limit - 1]
+    newer = {key: value for key, value in kept.items() if value > cut}
+    edge = next((value for value in values if value > cut), values[-1])
+    return replace(window, delivered=newer or kept, shortened_to=edge)
+
+
+def identity(row: KeysetCursor) -> str:
+    """Return a short hash of a row's cursor and keys."""
+    parts = [*to_text(row.value)]
+    for _, key in row.keys:
+        parts.extend(to_text(key))
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def shifted_back(value: Any, lookback: timedelta | float) -> Any:
+    """Return ``value`` moved back: times by a duration, numbers by an amount, SQLite's time texts in their own format.
+
+    Raises:
+        SourceConfigurationError: the value is neither a time nor a number.
+    """
+    seconds = lookback if isinstance(lookback, timedelta) else timedelta(seconds=lookback)
+    if isinstance(value, str):
+        return _shifted_text(value, seconds)
+    if isinstance(value, (datetime, date)):
+        return value - max(seconds, timedelta(days=1)) if type(value) is date else value - seconds
+    if isinstance(lookback, timedelta) or isinstance(value, (bytes, bool)):
+        raise SourceConfigurationError(
+            f"lookback={lookback!r} does not fit a cursor of type {type(value).__name__}: a time column takes seconds "
+            "or a timedelta, a number column takes a number."
+        )
+    return value - type(value)(lookback)
+
+
+def _shifted_text(value: str, back: timedelta) -> str:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise SourceConfigurationError(
+            f"lookback needs a time or a number, but the cursor is the text {value!r}."
+        ) from error
+    fraction = value.partition(".")[2].rstrip("Zz").split("+")[0]
+    timespec = "seconds" if not fraction else "milliseconds" if len(fraction) <= 3 else "microseconds"
+    text = (moment - back).replace(tzinfo=None).isoformat(sep=value[10:11] or " ", timespec=timespec)
+    return text + value[len(value) - len(_zone_of(value)) :] if _zone_of(value) else text
+
+
+def _zone_of(value: str) -> str:
+    return next((value[at:] for at in range(19, len(value)) if value[at] in "Zz+-"), "")
+
+
+def to_checkpoint(window: Window) -> JsonObject:
+    """Return the checkpoint that keeps the window."""
+    if window.newest is None:
+        return {}
+    kept: JsonObject = {"delivered": [[key, to_json(value)] for key, value in window.delivered.items()]}
+    if window.position is not None:
+        kept["position"] = window.position.to_json()
+    if window.shortened_to is not None:
+        kept["shortened_to"] = to_json(window.shortened_to)
+    return {"cursor": window.newest.to_json(), "lookback": kept}
+
+
+def from_checkpoint(checkpoint: JsonObject, keyset: Callable[[object], KeysetCursor | None]) -> Window:
+    """Return the window kept in a checkpoint; ``keyset`` reads the source's own cursor.
+
+    Raises:
+        SerializationError: the kept window cannot be read.
+    """
+    newest = keyset(checkpoint.get("cursor"))
+    kept = checkpoint.get("lookback") or {}
+    try:
+        position = parse_cursor(kept.get("position"))
+        edge = kept.get("shortened_to")
+        return Window(
+            newest,
+            position if isinstance(position, KeysetCursor) else None,
+            {key: from_json(value) for key, value in kept.get("delivered", [])},
+            None if edge is None else from_json(edge),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SerializationError(
+            "The lookback window in the checkpoint cannot be read. Reset the trigger to a cursor."
+        ) from error

