@@ -63,9 +63,7 @@ def required() -> frozenset[str]:
     """Return the components HOLDFAST_REQUIRE names; fails on a name it does not know."""
     names = frozenset(name.strip() for name in os.environ.get(REQUIRE, "").split(",")) - {""}
     if unknown := sorted(names - CHECKS.keys()):
-        raise pytest.UsageError(
-            f"{REQUIRE} names {', '.join(unknown)}; components are {', '.join(sorted(CHECKS))}"
-        )
+        raise pytest.UsageError(f"{REQUIRE} names {', '.join(unknown)}; components are {', '.join(sorted(CHECKS))}")
     return names
 
 

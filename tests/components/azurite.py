@@ -17,7 +17,7 @@ from tests.components.server import Server
 
 ACCOUNT = "devstoreaccount1"
 # The published key of the development account, the same on every machine.
-KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # fmt: skip
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 class AzuriteServer(Server):

@@ -122,9 +122,7 @@ def _s3(request: pytest.FixtureRequest, cleanup: contextlib.ExitStack) -> StoreU
         cleanup.callback(store.close)
         return store
 
-    return StoreUnderTest(
-        open_through, server.port, page_size=1_000, etag_is_hash=True, body_comes_later=True
-    )
+    return StoreUnderTest(open_through, server.port, page_size=1_000, etag_is_hash=True, body_comes_later=True)
 
 
 def _cosmos(request: pytest.FixtureRequest, cleanup: contextlib.ExitStack) -> StoreUnderTest:

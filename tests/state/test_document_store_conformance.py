@@ -269,9 +269,7 @@ def test_a_name_may_be_as_long_as_the_longest_application_and_poller(store: Docu
         ("state/app/a/", []),
     ],
 )
-def test_list_takes_a_prefix_of_the_text_not_a_folder(
-    store: DocumentStore, prefix: str, expected: list[str]
-) -> None:
+def test_list_takes_a_prefix_of_the_text_not_a_folder(store: DocumentStore, prefix: str, expected: list[str]) -> None:
     names = [
         "state/app2/a",
         "state/app/b",
@@ -326,10 +324,7 @@ def test_of_two_racing_replaces_exactly_one_wins(subject: StoreUnderTest) -> Non
         etag = etag_of(stores[0])
         contents = [document(revision, by=racer) for racer in range(2)]
         outcomes = _race(
-            [
-                partial(store.replace, NAME, content, etag)
-                for store, content in zip(stores, contents, strict=True)
-            ]
+            [partial(store.replace, NAME, content, etag) for store, content in zip(stores, contents, strict=True)]
         )
         assert sorted(outcomes) == ["Conflict", "won"]
         assert content_of(stores[0]) == contents[outcomes.index("won")]
@@ -398,11 +393,10 @@ def _assert_is_about_now(moment: datetime | None) -> None:
 
 
 @every_store_with_a_server
-def test_every_call_to_a_server_that_is_away_is_unavailable(
-    subject: StoreUnderTest, proxy: FaultProxy
-) -> None:
+def test_every_call_to_a_server_that_is_away_is_unavailable(subject: StoreUnderTest, proxy: FaultProxy) -> None:
     etag = subject.open().create(NAME, document(1)).etag
     store = subject.open_behind(proxy)
+    assert content_of(store) == document(1)
     proxy.refuse()
     proxy.cut()
     calls: list[Callable[[], object]] = [
@@ -425,9 +419,7 @@ either_way = pytest.mark.parametrize("landed", [True, False], ids=["landed", "ne
 
 @every_store_with_a_server
 @either_way
-def test_a_create_without_an_answer_is_ambiguous(
-    subject: StoreUnderTest, proxy: FaultProxy, landed: bool
-) -> None:
+def test_a_create_without_an_answer_is_ambiguous(subject: StoreUnderTest, proxy: FaultProxy, landed: bool) -> None:
     store, name = subject.open_behind(proxy), _findable_name()
     lost = _lose(proxy, subject.sent_last_in_a_write(name), landed)
     with pytest.raises(Ambiguous):
@@ -438,9 +430,7 @@ def test_a_create_without_an_answer_is_ambiguous(
 
 @every_store_with_a_server
 @either_way
-def test_a_replace_without_an_answer_is_ambiguous(
-    subject: StoreUnderTest, proxy: FaultProxy, landed: bool
-) -> None:
+def test_a_replace_without_an_answer_is_ambiguous(subject: StoreUnderTest, proxy: FaultProxy, landed: bool) -> None:
     store, name = subject.open_behind(proxy), _findable_name()
     etag = store.create(name, document(1)).etag
     lost = _lose(proxy, subject.sent_last_in_a_write(name), landed)
@@ -452,9 +442,7 @@ def test_a_replace_without_an_answer_is_ambiguous(
 
 @every_store_with_a_server
 @either_way
-def test_a_delete_without_an_answer_is_ambiguous(
-    subject: StoreUnderTest, proxy: FaultProxy, landed: bool
-) -> None:
+def test_a_delete_without_an_answer_is_ambiguous(subject: StoreUnderTest, proxy: FaultProxy, landed: bool) -> None:
     store, name = subject.open_behind(proxy), _findable_name()
     etag = store.create(name, document(1)).etag
     lost = _lose(proxy, name, landed)
@@ -477,9 +465,7 @@ def test_a_read_without_an_answer_is_unavailable(subject: StoreUnderTest, proxy:
 
 
 @every_http_store
-def test_a_write_that_times_out_is_ambiguous_and_a_read_unavailable(
-    subject: StoreUnderTest, proxy: FaultProxy
-) -> None:
+def test_a_write_that_times_out_is_ambiguous_and_a_read_unavailable(subject: StoreUnderTest, proxy: FaultProxy) -> None:
     store = subject.open_behind(proxy, timeout_seconds=0.5)
     etag = store.create(NAME, document(1)).etag
     proxy.blackhole()

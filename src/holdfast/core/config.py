@@ -12,7 +12,8 @@ from sqlalchemy.exc import ArgumentError
 
 from .errors import ConfigurationError
 
-_ENV_TOKEN = re.compile(r"%%|%(\w+)%")
+# The lookahead leaves percent-encoding alone: in "p%40ss%2Fw" the part between the percent signs is no variable.
+_ENV_TOKEN = re.compile(r"%%|%(?![0-9A-Fa-f]{2}\w*%[0-9A-Fa-f]{2})(\w+)%")
 _OUR_DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
@@ -51,13 +52,19 @@ def parse_url(text: str) -> URL:
     """
     try:
         url = make_url(text)
-    except (ArgumentError, ValueError) as error:
-        raise ConfigurationError(
-            "The database URL cannot be parsed. Write it as dialect://user:password@host:port/database, for example "
-            "sqlite:///shop.db or postgresql://app@localhost/shop; a special character in the password must be "
-            "percent-encoded."
-        ) from error
+    except (ArgumentError, ValueError):
+        raise _unparsable() from None  # the cause may quote a part of the password
+    if url.host and "@" in f"{url.host}{url.database}":  # the rest of a password that was cut at its first @
+        raise _unparsable()
     return url.set(drivername=_OUR_DRIVERS.get(url.drivername, url.drivername))
+
+
+def _unparsable() -> ConfigurationError:
+    return ConfigurationError(
+        "The database URL cannot be parsed. Write it as dialect://user:password@host:port/database, for example "
+        "sqlite:///shop.db or postgresql://app@localhost/shop; a special character in the password must be "
+        "percent-encoded."
+    )
 
 
 def safe_url(url: str | URL) -> str:

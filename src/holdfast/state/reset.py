@@ -143,7 +143,8 @@ def checkpoint_from_file(file: Path) -> JsonObject:
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        checkpoint = content.get("checkpoint", content)
+        document = content.get("document", content)  # the whole answer of 'holdfast trigger show --json' will do
+        checkpoint = document.get("checkpoint", document)
         parse_cursor(checkpoint.get("cursor"))
     except OSError as error:
         raise ConfigurationError(f"The checkpoint file '{file}' cannot be read: {error.strerror}.") from error

@@ -18,12 +18,14 @@ try:
         BotoCoreError,
         ClientError,
         ConnectTimeoutError,
+        CredentialRetrievalError,
         EndpointConnectionError,
-        HTTPClientError,
         NoCredentialsError,
+        ParamValidationError,
         PartialCredentialsError,
         ProxyConnectionError,
     )
+    from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 except ImportError as error:
     raise MissingDependencyError("S3DocumentStore needs boto3: run \"pip install 'holdfast[s3]'\".") from error
@@ -161,12 +163,12 @@ def _failure_of(error: Exception) -> Failure | None:
     if isinstance(error, ClientError):
         code = str(error.response["Error"].get("Code", ""))
         return Failure(reason, status=error.response["ResponseMetadata"]["HTTPStatusCode"], code=code)
-    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
         return Failure(reason, status=401, code=reason)
+    if isinstance(error, ParamValidationError):
+        return Failure("the S3 client does not know these parameters", status=400, code=reason)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)):
         return Failure(f"no connection to the service ({reason})", never_sent=True)
-    if isinstance(error, (HTTPClientError, HTTPError, OSError)):
+    if isinstance(error, (BotoCoreError, ResponseParserError, HTTPError, OSError)):
         return Failure(f"the connection failed before the whole answer arrived ({reason})")
-    if isinstance(error, BotoCoreError):
-        return Failure(f"the S3 client refused the call ({reason})", status=400)
     return None

@@ -1,0 +1,57 @@
+"""Logs of a command: one line each on stderr, without passwords, with a traceback only for the user's own handler."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+
+from .output import redacted
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def is_debugging() -> bool:
+    """Return whether the person asked to see tracebacks."""
+    return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
+
+
+def configure_logging(verbosity: int = 0) -> None:
+    """Send logs to stderr, unless the application has set up logging itself: warnings, with -v what happens, -vv all.
+
+    Call it after the application was imported, so that its own choice counts.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLineFormatter(_FORMAT))
+        root.addHandler(handler)
+        root.setLevel(logging.INFO if verbosity else logging.WARNING)
+    if verbosity:
+        logging.getLogger("holdfast").setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+
+
+class OneLineFormatter(logging.Formatter):
+    """Formats a record as one line.
+
+    A driver's traceback shows statements with the values of rows, so it is left out unless asked for. Where the user's
+    handler failed, its own traceback follows: it is what the user must see.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text."""
+        plain = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None, "stack_info": None})
+        line = " ".join(super().format(plain).splitlines())
+        trace = _traceback_of(record)
+        return redacted(f"{line}\n{trace}" if trace else line)
+
+
+def _traceback_of(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return ""
+    if is_debugging():
+        return "".join(traceback.format_exception(error)).rstrip()
+    if getattr(record, "error_type", "") == "HandlerError" and error.__cause__ is not None:
+        return "".join(traceback.format_exception(error.__cause__)).rstrip()
+    return ""

@@ -1,0 +1,96 @@
+"""Everything a command prints: tables for people, JSON for scripts, and never a password."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+_WIDTH_OF_A_FILE = 200
+# Greedy up to the last @ of the word: an unencoded password may itself hold "@", ":" and "/".
+_PASSWORD_IN_URL = re.compile(r"(\b[A-Za-z][\w+.\-]*://[^\s:@/]*):\S*@")
+
+
+def redacted(text: str) -> str:
+    """Return the text with the password of every URL in it hidden."""
+    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
+
+
+def print_line(text: str) -> None:
+    """Print one line for a person, at once."""
+    typer.echo(redacted(text))
+
+
+def print_note(text: str) -> None:
+    """Print one line that is not the command's answer, so that the answer can be piped."""
+    typer.echo(redacted(text), err=True)
+
+
+def print_error(sentence: str) -> None:
+    """Print why a command ended without success."""
+    typer.echo(typer.style("Error:", fg="red", bold=True) + " " + redacted(sentence), err=True)
+
+
+def print_json(answer: object) -> None:
+    """Print the answer as one JSON document, as it is: a state document must come back from it unchanged."""
+    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows under headings; nothing is cut off, long values are folded."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(redacted, row))
+    console().print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one below the other."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        table.add_row(name, redacted(value))
+    console().print(table)
+
+
+def console() -> Console:
+    """Return where tables go: as wide as the terminal, or wide enough to be read from a file."""
+    width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def shown_time(text: str | None) -> str:
+    """Return a stored time for people: UTC, to the second."""
+    if text is None:
+        return "never"
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def shown_cursor(cursor: object) -> str:
+    """Return a checkpoint's cursor for people."""
+    if cursor is None:
+        return "at the beginning"
+    if not isinstance(cursor, dict):
+        return str(cursor)
+    keys = cursor.get("tiebreaker") or {}
+    value = str(cursor.get("value"))
+    return f"{value} ({', '.join(f'{name}={_plain(key)}' for name, key in keys.items())})" if keys else value
+
+
+def _plain(key: Any) -> object:
+    return key.get("value") if isinstance(key, dict) else key

@@ -1,0 +1,291 @@
+"""Moving a trigger's checkpoint by hand, with guardrails: look first, then name the trigger, then one audited write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.errors import ConfigurationError, DbError
+from ..core.types import JsonObject, SourceDescriptor
+from ..state import document as doc
+from ..state import reset as kernel
+from ..state.reset import AuditEntry
+from ..trigger.sources.protocol import SourceAdapter
+from .exits import CommandError, ExitCode
+from .loading import load_app
+from .logs import configure_logging
+from .options import AppOption, JsonOption, TriggerName
+from .output import print_json, print_line, print_note, shown_cursor
+from .pollers import CountingSource, Poller, TypableSource, described_audit, find_poller, require_tables
+from .trigger import trigger_app
+
+_LONGEST_LEASE_SECONDS = 120.0
+
+_YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for the trigger's name to be typed.")]
+_DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show how many rows would be delivered.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How a person wants a change to be guarded and told."""
+
+    yes: bool
+    dry_run: bool
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a change would deliver. Counts are None where the source cannot count."""
+
+    rows_after: int | None
+    rows_again: int | None
+    rows_skipped: int | None
+
+    def told(self) -> str:
+        """Return it for people."""
+        if self.rows_after is None:
+            return "How many rows would be delivered cannot be told: the source does not count."
+        parts = [f"{_rows(self.rows_after)} would be delivered from there"]
+        if self.rows_again:
+            parts.append(f"{self.rows_again:,} of them again")
+        if self.rows_skipped:
+            parts.append(f"{_rows(self.rows_skipped)} now waiting would be SKIPPED")
+        return ", ".join(parts) + "."
+
+
+@trigger_app.command("reset-to-beginning")
+def reset_to_beginning(
+    name: TriggerName,
+    app: AppOption = None,
+    yes: _YesOption = False,
+    dry_run: _DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver every row again."""
+    poller = _poller(app, name)
+    source = poller.source()
+    _change(
+        poller,
+        source,
+        {},
+        lambda: kernel.reset_to_beginning(poller.store, name, _descriptor(source)),
+        Guard(yes, dry_run, as_json),
+    )
+
+
+@trigger_app.command("reset-to-cursor")
+def reset_to_cursor(
+    name: TriggerName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The cursor column's value.", show_default=False)],
+    key: Annotated[
+        list[str],
+        typer.Option("--key", "-k", metavar="PART", help="A key column's value, in order; once per key column."),
+    ],
+    app: AppOption = None,
+    yes: _YesOption = False,
+    dry_run: _DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue behind the row with this cursor value and key."""
+    poller = _poller(app, name)
+    source = poller.source()
+    if not isinstance(source, TypableSource):
+        raise ConfigurationError(
+            f"The cursor of '{name}' cannot be typed: the application does not declare it over a SQL table or query."
+        )
+    cursor = source.cursor_from_text(value, key)
+    _change(
+        poller,
+        source,
+        {"cursor": cursor.to_json()},
+        lambda: kernel.reset_to_cursor(poller.store, name, cursor, _descriptor(source)),
+        Guard(yes, dry_run, as_json),
+    )
+
+
+@trigger_app.command("reset-to-checkpoint")
+def reset_to_checkpoint(
+    name: TriggerName,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A state document, as 'trigger show --json' prints it.", show_default=False
+        ),
+    ],
+    app: AppOption = None,
+    yes: _YesOption = False,
+    dry_run: _DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue at the checkpoint kept in a file."""
+    poller = _poller(app, name)
+    source = poller.source()
+    _change(
+        poller,
+        source,
+        kernel.checkpoint_from_file(file),
+        lambda: kernel.reset_to_checkpoint(poller.store, name, file, _descriptor(source)),
+        Guard(yes, dry_run, as_json),
+    )
+
+
+@trigger_app.command("undo")
+def undo(
+    name: TriggerName,
+    app: AppOption = None,
+    yes: _YesOption = False,
+    dry_run: _DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put back the checkpoint from before the last change by hand. Undoing twice gives the change back."""
+    poller = _poller(app, name)
+    last = poller.last_change()
+    if last is None:
+        raise ConfigurationError(f"There is nothing to undo for trigger '{name}': its checkpoint was never changed.")
+    _change(
+        poller,
+        poller.source(),
+        (last.before or {}).get("checkpoint") or {},
+        lambda: kernel.undo(poller.store, name),
+        Guard(yes, dry_run, as_json),
+    )
+
+
+@trigger_app.command("clone")
+def clone(
+    name: TriggerName,
+    new_name: Annotated[
+        str, typer.Argument(metavar="NEW_NAME", help="The trigger that shall start there.", show_default=False)
+    ],
+    app: AppOption = None,
+    yes: _YesOption = False,
+    dry_run: _DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let another trigger start at this one's checkpoint. This one is not changed."""
+    poller = _poller(app, name)
+    guard = Guard(yes, dry_run, as_json)
+    waiting = _counted(poller.source(), poller.checkpoint)
+    preview = Preview(waiting, None, None)
+    target = f"'{new_name}' will start {_position(poller.checkpoint)}"
+    if dry_run:
+        _tell_dry_run(name, "clone", preview, target, guard)
+        return
+    _confirm(name, f"{target}: {preview.told()}", guard)
+    entry = kernel.clone_checkpoint(poller.store, name, new_name)
+    _tell_done(entry, preview, guard, undo_command=None)
+
+
+def _poller(app: str | None, name: str) -> Poller:
+    hf = load_app(app)
+    configure_logging()
+    require_tables(hf)
+    return find_poller(hf, name)
+
+
+def _change(
+    poller: Poller, source: SourceAdapter | None, checkpoint: JsonObject, apply: Callable[[], AuditEntry], guard: Guard
+) -> None:
+    """Show what a change of the checkpoint does, ask, make it, and tell how to undo it.
+
+    Raises:
+        LeaseConflictError: a worker holds the lease.
+        CommandError: it was not confirmed.
+    """
+    preview = _previewed(poller, source, checkpoint)
+    target = f"'{poller.name}' will continue {_position(checkpoint)}"
+    if guard.dry_run:
+        _tell_dry_run(poller.name, "reset", preview, target, guard)
+        return
+    _refuse_live_lease(poller, checkpoint)
+    _confirm(poller.name, f"{target}: {preview.told()}", guard)
+    _tell_done(apply(), preview, guard, undo_command=f"holdfast trigger undo {poller.name}")
+
+
+def _previewed(poller: Poller, source: SourceAdapter | None, checkpoint: JsonObject) -> Preview:
+    after = _counted(source, checkpoint)
+    try:
+        waiting = None if after is None else _counted(source, poller.checkpoint)
+    except DbError:  # the checkpoint to be left behind need not fit the source: that may be why it is left
+        waiting = None
+    if after is None or waiting is None:
+        return Preview(after, None, None)
+    return Preview(after, max(0, after - waiting), max(0, waiting - after))
+
+
+def _counted(source: SourceAdapter | None, checkpoint: JsonObject) -> int | None:
+    return source.count_after(checkpoint) if isinstance(source, CountingSource) else None
+
+
+def _refuse_live_lease(poller: Poller, checkpoint: JsonObject) -> None:
+    """Rehearse the change before anybody is asked; the write itself checks again."""
+    if poller.view is not None:
+        doc.reset(
+            poller.view.document,
+            checkpoint,
+            poller_name=poller.name,
+            fingerprint=None,
+            reset_id="rehearsal",
+            skew_margin=poller.store.skew_margin(_LONGEST_LEASE_SECONDS),
+            now=poller.view.read_at,
+        )
+
+
+def _confirm(name: str, effect: str, guard: Guard) -> None:
+    """Go on only when told so: by --yes, or by a person who types the trigger's name."""
+    print_note(effect)
+    if guard.yes:
+        return
+    if not sys.stdin.isatty():
+        raise _refused("Nothing was changed: there is no terminal to confirm on. Pass --yes if you are sure.")
+    typed = typer.prompt(f"Type the trigger's name ({name}) to go on", default="", show_default=False, err=True)
+    if typed.strip() != name:
+        raise _refused("Nothing was changed: what was typed is not the trigger's name.")
+
+
+def _tell_dry_run(name: str, command: str, preview: Preview, target: str, guard: Guard) -> None:
+    if guard.as_json:
+        print_json({"trigger": name, "command": command, "dry_run": True, **_counts(preview)})
+    else:
+        print_line(f"{target}: {preview.told()} Nothing was changed (dry run).")
+
+
+def _tell_done(entry: AuditEntry, preview: Preview, guard: Guard, *, undo_command: str | None) -> None:
+    if guard.as_json:
+        told = {"trigger": entry.poller_name, "dry_run": False, **_counts(preview), "undo": undo_command}
+        print_json(told | described_audit(entry))
+        return
+    print_line(f"Done: '{entry.poller_name}' stands {_position(entry.checkpoint_after)}. Audit id {entry.audit_id}.")
+    if undo_command:
+        print_line(f"Undo with: {undo_command}")
+
+
+def _counts(preview: Preview) -> JsonObject:
+    return {
+        "rows_after": preview.rows_after,
+        "rows_again": preview.rows_again,
+        "rows_skipped": preview.rows_skipped,
+    }
+
+
+def _position(checkpoint: JsonObject) -> str:
+    cursor = checkpoint.get("cursor")
+    return "at the beginning" if cursor is None else f"behind {shown_cursor(cursor)}"
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
+
+
+def _descriptor(source: SourceAdapter | None) -> SourceDescriptor | None:
+    return None if source is None else source.source_descriptor
+
+
+def _refused(message: str) -> CommandError:
+    return CommandError(message, ExitCode.REFUSED)

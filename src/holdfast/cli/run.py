@@ -1,0 +1,88 @@
+"""``holdfast run`` and ``holdfast migrate``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ..app import Holdfast
+from ..state.document import check_fingerprint
+from .exits import ExitCode
+from .loading import load_app
+from .logs import configure_logging
+from .options import AppArgument, JsonOption, VerboseOption
+from .output import print_error, print_json, print_line
+
+_DrainOption = Annotated[
+    float, typer.Option("--drain-seconds", min=0.0, help="How long running handlers may take to finish when stopping.")
+]
+_MigrateOption = Annotated[bool, typer.Option("--migrate", help="Create or upgrade Holdfast's tables first.")]
+
+
+def run(
+    app: AppArgument = None,
+    drain_seconds: _DrainOption = 30.0,
+    migrate: _MigrateOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Run every trigger of an application until SIGTERM or Ctrl-C, then let running handlers finish.
+
+    Ends with 0 when all of them finished, with 1 when one did not: its batch is delivered again by the next worker.
+    """
+    hf = load_app(app)
+    configure_logging(verbose)
+    if migrate:
+        print_line(_shown_migrations(hf.migrate()))
+    hf.validate()
+    for name in hf.triggers:
+        print_line(_prepared(hf, name))
+    print_line(f"Running {len(hf.triggers)} in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
+    if hf.run(drain_seconds=drain_seconds):
+        print_line("Stopped: every handler finished, and its lease is free.")
+    else:
+        print_error(
+            f"A handler did not finish within {drain_seconds:g} s and was abandoned. Nothing of its batch was "
+            "committed; the batch is delivered again once its lease has run out."
+        )
+        _leave_without_waiting()
+
+
+def migrate(app: AppArgument = None, as_json: JsonOption = False) -> None:
+    """Create or upgrade Holdfast's tables. Safe to repeat, and safe while workers run."""
+    hf = load_app(app)
+    configure_logging()
+    applied = hf.migrate()
+    if as_json:
+        print_json({"applied": applied, "up_to_date": not applied})
+    else:
+        print_line(_shown_migrations(applied))
+
+
+def _prepared(hf: Holdfast, name: str) -> str:
+    """Return a line about a trigger that is about to run.
+
+    Raises:
+        DbError: its stored state is unreadable or belongs to another source, so that it could never run.
+    """
+    source = hf.runner(name).source
+    view = hf.state.read(name)
+    descriptor = source.source_descriptor
+    if view is not None and hf.triggers[name].settings["on_source_change"] == "reject":
+        check_fingerprint(view.document, {descriptor.fingerprint, *descriptor.legacy_fingerprints})
+    return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), horizon {source.capability().horizon}"
+
+
+def _shown_migrations(applied: list[str]) -> str:
+    return f"Applied: {', '.join(applied)}" if applied else "The tables are up to date."
+
+
+def _leave_without_waiting() -> None:
+    """End the process although a handler still runs: a normal exit could wait for its threads for ever."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ExitCode.FAILED)
