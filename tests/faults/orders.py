@@ -36,9 +36,7 @@ class Account:
     lost: int
 
     def __str__(self) -> str:
-        return (
-            f"accepted {self.accepted}, delivered {self.delivered}, duplicated {self.duplicated}, lost {self.lost}"
-        )
+        return f"accepted {self.accepted}, delivered {self.delivered}, duplicated {self.duplicated}, lost {self.lost}"
 
 
 class OrderBook:
@@ -86,9 +84,7 @@ class OrderBook:
             ).scalars()
             times = Counter(found)
         lost = self.accepted - set(times)
-        return Account(
-            len(self.accepted), len(times), sum(count - 1 for count in times.values()), len(lost)
-        )
+        return Account(len(self.accepted), len(times), sum(count - 1 for count in times.values()), len(lost))
 
     def holder_pid(self, trigger_name: str) -> int | None:
         """Return the process that holds a trigger's lease."""

@@ -43,6 +43,8 @@ class Fleet:
                 "WORKER_URL": self._urls[number],
                 "WORKER_TRIGGERS": ",".join(TRIGGERS),
                 "LEASE_SECONDS": str(LEASE_SECONDS),
+                "WORK_SECONDS": "0.05",
+                "BATCH_SIZE": "5",
                 **self._environment,
             },
         )

@@ -77,6 +77,23 @@ def test_a_frozen_holder_that_wakes_after_a_takeover_cannot_commit(url: str, boo
     assert account.duplicated == (5 if trigger == "own-0" else 0), account
 
 
+def test_without_the_fence_a_frozen_holder_doubles_its_effects(postgres_url: str) -> None:
+    """Planted bug: the same history with the compare-and-set removed must be noticed by the same account."""
+    book = OrderBook(postgres_url)
+    book.place(5)
+    with worker(postgres_url, "tx-0", PAUSE_SECONDS="4", PLANTED_BUG="no fence") as frozen:
+        frozen.wait_for_line("inside tx-0")
+        frozen.suspend()
+        with worker(postgres_url, "tx-0") as taker:
+            taker.wait_for_line("handled")
+            wait_until(lambda: book.account("tx-0").delivered == 5, "the new holder's commit")
+            taker.kill()
+        frozen.resume()
+        wait_until(lambda: book.account("tx-0").duplicated == 5, "the zombie's commit to get through", 90)
+    assert book.account("tx-0").duplicated == 5
+    book.close()
+
+
 def test_a_killed_holder_is_replaced_and_nothing_is_lost(url: str, book: OrderBook) -> None:
     book.place(30)
     with worker(url, "tx-0", BATCH_SIZE="10", PAUSE_SECONDS="60") as first:

@@ -10,8 +10,11 @@ import os
 import signal
 
 from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 from holdfast import Holdfast, PollContext, RowChange
+from holdfast.state.documents import ETag, Written
+from holdfast.state.stores.sql import SqlDocumentStore
 
 EFFECT = text("INSERT INTO effects (trigger_name, order_id, token) VALUES (:trigger_name, :order_id, :token)")
 
@@ -43,6 +46,7 @@ def declare(hf: Holdfast, name: str, *, lease_seconds: float, batch_size: int) -
 
 def pause_if_asked(name: str, context: PollContext) -> None:
     """Stay inside the handler for as long as the test asks, unless the lease is lost."""
+    context.lease_lost.wait(float(os.environ.get("WORK_SECONDS", "0")))
     seconds = float(os.environ.get("PAUSE_SECONDS", "0"))
     if seconds:
         say(f"inside {name}")
@@ -54,7 +58,21 @@ def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
+def remove_the_fence() -> None:
+    """Planted bug: the document is overwritten whoever holds it, and nobody looks whose lease it is."""
+
+    def unguarded(self: SqlDocumentStore, connection: Connection, name: str, content: bytes, if_match: ETag) -> Written:
+        connection.execute(
+            text("UPDATE holdfast_state SET content = :content WHERE name = :name"), {"content": content, "name": name}
+        )
+        return Written(if_match, None)
+
+    setattr(SqlDocumentStore, "_replace_with", unguarded)  # noqa: B010 - mypy would refuse the assignment
+
+
 def main() -> None:
+    if os.environ.get("PLANTED_BUG") == "no fence":
+        remove_the_fence()
     hf = Holdfast(os.environ["WORKER_URL"], app_name="faults")
     for name in os.environ["WORKER_TRIGGERS"].split(","):
         declare(

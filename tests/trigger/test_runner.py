@@ -285,7 +285,9 @@ def test_metrics_and_logs_tell_each_batch_once(postgres_url: str, caplog: pytest
     shop.place(range(4))
     runner = shop.hf.runner("orders")
     with caplog.at_level(logging.INFO, "holdfast"):
-        wait_until(lambda: metrics.counters.get((telemetry.METRIC_EVENTS_TOTAL, ""), 0) >= 4 or runner.tick() < 0, "events")
+        wait_until(
+            lambda: metrics.counters.get((telemetry.METRIC_EVENTS_TOTAL, ""), 0) >= 4 or runner.tick() < 0, "events"
+        )
         fail.set()
         shop.place([9])
         with pytest.raises(HandlerError):
@@ -348,9 +350,7 @@ def test_a_source_with_only_fetch_is_accepted(sqlite_shop: Shop) -> None:
 
 def test_a_normalizer_without_cursor_is_refused_instead_of_repeating_for_ever(sqlite_shop: Shop) -> None:
     def cursorless(record: RawRecord, source: SourceDescriptor) -> RowChange:
-        return RowChange(
-            event_id="x", op="upsert", source=source, cursor=None, pk={}, before=None, after=dict(record)
-        )
+        return RowChange(event_id="x", op="upsert", source=source, cursor=None, pk={}, before=None, after=dict(record))
 
     trigger = PollTrigger(
         name="numbers", source=Numbers(), checkpoint_store=sqlite_shop.hf.state, normalizer=cursorless
@@ -395,8 +395,7 @@ def test_operations_are_told_apart_where_columns_tell(sqlite_url: str) -> None:
     with shop.engine.begin() as connection:
         connection.execute(
             text(
-                "CREATE TABLE notes (id INTEGER PRIMARY KEY AUTOINCREMENT, created INTEGER, deleted_at TEXT, "
-                "body TEXT)"
+                "CREATE TABLE notes (id INTEGER PRIMARY KEY AUTOINCREMENT, created INTEGER, deleted_at TEXT, body TEXT)"
             )
         )
         connection.execute(

@@ -55,7 +55,7 @@ class Preview:
         if self.rows_again:
             parts.append(f"{self.rows_again:,} of them again")
         if self.rows_skipped:
-            parts.append(f"{_rows(self.rows_skipped)} now waiting would be SKIPPED")
+            parts.append(f"{_rows(self.rows_skipped)} now waiting would NOT be delivered")
         return ", ".join(parts) + "."
 
 

@@ -40,7 +40,7 @@ def run(
     hf.validate()
     for name in hf.triggers:
         print_line(_prepared(hf, name))
-    print_line(f"Running {len(hf.triggers)} in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
+    print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
     if hf.run(drain_seconds=drain_seconds):
         print_line("Stopped: every handler finished, and its lease is free.")
     else:

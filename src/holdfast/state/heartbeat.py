@@ -64,6 +64,8 @@ class Heartbeat:
                 self._lease.mark_lost()
 
     def _pause(self, failures: int) -> float:
+        if self._lease.is_protected:
+            return self._interval / 4
         if failures:
             return min(self._interval / 4, max(0.0, self._lease.seconds_left()))
         return max(0.01, self._interval - self._lease.seconds_since_renewal())

@@ -158,7 +158,6 @@ class Lease:
         if locked:
             self._protected.set()
         else:
-            self._renewed_at = self._clock.monotonic() if self._protected.is_set() else self._renewed_at
             self._protected.clear()
 
     @property

@@ -6,12 +6,14 @@ One thread per trigger. An error never ends a trigger: it is logged, and the tri
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import LeaseConflictError
 from ..core.retry import RetryPolicy
+from ..state.lease import HeldLease
 from .runner import PollRunner
 
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
@@ -23,6 +25,13 @@ class WorkerTrigger:
 
     runner: PollRunner
     poll_seconds: float = 1.0
+
+
+@dataclass(slots=True)
+class _Delivered:
+    """How many batches one hold of the lease has seen through."""
+
+    batches: int = 0
 
 
 class TriggerWorker:
@@ -40,12 +49,14 @@ class TriggerWorker:
         self._stop = stop
         self._clock = clock or SystemClock()
         self._drain_seconds = drain_seconds
+        self._lock = threading.Lock()
+        self._held: dict[str, HeldLease] = {}
 
     def run(self) -> bool:
         """Run until ``stop`` is set, then let running handlers finish; return whether they all did in time.
 
-        No batch is started after ``stop``. A handler that outlives the drain time keeps its lease until the process
-        ends; then the lease frees itself, and its batch is delivered again.
+        No batch is started after ``stop``. The lease of a handler that outlives the drain time is released, so that
+        another worker can take over at once; what that handler still does can no longer be committed.
         """
         threads = [
             threading.Thread(
@@ -59,23 +70,44 @@ class TriggerWorker:
         deadline = self._clock.monotonic() + self._drain_seconds
         for thread in threads:
             thread.join(timeout=max(0.0, deadline - self._clock.monotonic()))
-        return not any(thread.is_alive() for thread in threads)
+        return not self._release_what_is_left()
+
+    def _release_what_is_left(self) -> bool:
+        """Give up the leases of handlers that did not finish; return whether there were any."""
+        with self._lock:
+            left = list(self._held.values())
+        for lease in left:
+            with suppress(Exception):  # the lease frees itself when it runs out
+                lease.release()
+        return bool(left)
 
     def _keep_running(self, trigger: WorkerTrigger) -> None:
-        failures = 0
+        failures_in_a_row = 0
         while not self._stop.is_set():
+            delivered = _Delivered()
             try:
-                self._run_leased(trigger)
-                failures = 0
+                self._run_leased(trigger, delivered)
             except LeaseConflictError:
-                failures = 0
+                failures_in_a_row = 0
                 self._clock.wait(self._stop, trigger.poll_seconds)
             except Exception:  # logged by the runner's telemetry; a trigger outlives every error
-                self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures))
-                failures += 1
+                failures_in_a_row = 0 if delivered.batches else failures_in_a_row + 1
+                self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures_in_a_row))
 
-    def _run_leased(self, trigger: WorkerTrigger) -> None:
-        with trigger.runner.leased() as lease:
+    def _run_leased(self, trigger: WorkerTrigger, delivered: _Delivered) -> None:
+        with trigger.runner.leased() as lease, self._remembered(trigger.runner.name, lease):
             while not self._stop.is_set() and not lease.lost.is_set():
-                if trigger.runner.process_batch(lease).caught_up:
+                outcome = trigger.runner.process_batch(lease)
+                delivered.batches += bool(outcome.delivered)
+                if outcome.caught_up:
                     self._clock.wait(self._stop, trigger.poll_seconds)
+
+    @contextmanager
+    def _remembered(self, name: str, lease: HeldLease) -> Iterator[None]:
+        with self._lock:
+            self._held[name] = lease
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.pop(name, None)

@@ -12,7 +12,7 @@ from .ledger import Change
 
 _BUSY_SECONDS = 10.0
 _CUSTOMERS = 5
-_UPDATE_EVERY = 3
+_UPDATE_EVERY = 5
 _REGULARS = 40
 
 # Expected rows: one, the new order.

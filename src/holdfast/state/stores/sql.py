@@ -59,9 +59,7 @@ _DATABASE_TIME: dict[str, str] = {
 
 
 class SqlDocumentStore:
-    """Documents in the table ``holdfast_state``. Survives a crash of the process and, as far as the database does,
-    of the machine.
-    """
+    """Documents in the table ``holdfast_state``; they survive whatever the database itself survives."""
 
     skew_margin_seconds: float | None = None
 

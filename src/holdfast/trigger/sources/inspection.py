@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import MetaData, Table, inspect, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.reflection import Inspector
-from sqlalchemy.exc import NoSuchTableError, SAWarning
+from sqlalchemy.exc import DBAPIError, NoSuchTableError, SAWarning
 from sqlalchemy.types import (
     BigInteger,
     Date,
@@ -27,7 +27,8 @@ from sqlalchemy.types import (
     UserDefinedType,
 )
 
-from ...core.errors import SourceConfigurationError
+from ...core.config import safe_url
+from ...core.errors import DbConnectionError, SourceConfigurationError
 
 _SERVER_TIME = re.compile(
     r"current_timestamp|current_date|now\b|localtimestamp|clock_timestamp|statement_timestamp|transaction_timestamp"
@@ -196,8 +197,16 @@ def primary_key(engine: Engine, table: str, schema: str | None) -> list[str]:
 
     Raises:
         SourceConfigurationError: there is no such table, or it has no primary key.
+        DbConnectionError: the database does not answer.
     """
-    found = inspect(engine)
+    try:
+        found = inspect(engine)
+    except DBAPIError as error:
+        reason = str(error.orig).strip().split("\n", 1)[0].rstrip(".")
+        raise DbConnectionError(
+            f"The database {safe_url(engine.url)} does not answer: {reason}. Check that it runs, the host and port, "
+            "and the credentials."
+        ) from error
     if not found.has_table(table, schema):
         raise SourceConfigurationError(_missing_table_message(engine, table, schema))
     columns = list(found.get_pk_constraint(table, schema).get("constrained_columns") or [])

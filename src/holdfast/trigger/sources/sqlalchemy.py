@@ -349,7 +349,7 @@ class SqlAlchemySource:
         binds = self._parameters | self._binds(prepared, cursor)
         if key[1]:
             binds[statement.BOUND_PARAM] = reading.bound
-        return connection.execute(self._statements[key], binds).all()
+        return prepared.query.rows(connection.execute(self._statements[key], binds))
 
     def _binds(self, prepared: _Prepared, cursor: KeysetCursor | None) -> dict[str, object]:
         return {} if cursor is None else prepared.query.parameters(cursor.value, cursor.key_values)
