@@ -8,13 +8,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
 
 from .core.clock import Clock, SystemClock
 from .core.config import DbConfig, parse_url, resolve_db_config, safe_url
+from .core.driver_errors import connection_error
 from .core.engine import EngineProvider
 from .core.errors import ConfigurationError
 from .core.migrations import migrate, pending
@@ -220,7 +223,11 @@ class Holdfast:
             raise ConfigurationError(
                 "A trigger over a query needs key=…: the columns that tell rows with an equal cursor apart."
             )
-        return primary_key(self._provider.get_engine(config), table, schema)
+        engine = self._provider.get_engine(config)
+        try:
+            return primary_key(engine, table, schema)
+        except DBAPIError as error:
+            raise connection_error(engine.url, error) from error
 
     def runner(self, name: str) -> PollRunner:
         """Return what runs a declared trigger.
@@ -294,22 +301,35 @@ class Holdfast:
 
 
 class _signals_set:  # noqa: N801 - reads as a phrase in its one with statement
-    """While open, SIGTERM and SIGINT set an event; a second one ends the process as usual."""
+    """While open, SIGTERM and SIGINT set an event; a second one ends the process as usual.
+
+    A signal handler runs in the middle of whatever the main thread does. If that is ``event.wait()``, the event's lock
+    is taken and ``event.set()`` would wait for it for ever, so the handler only hands the news to a thread.
+    """
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event
         self._before: dict[signal.Signals, Any] = {}
+        self._news: SimpleQueue[bool] = SimpleQueue()  # its put may interrupt itself
+        self._thread = threading.Thread(target=self._pass_on, name="holdfast-signals", daemon=True)
 
     def __enter__(self) -> None:
+        self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._set)
+            self._before[number] = signal.signal(number, self._received)
 
     def __exit__(self, *_: object) -> None:
         self._restore()
+        self._news.put(False)
+        self._thread.join()
 
-    def _set(self, number: int, frame: FrameType | None) -> None:
-        self._event.set()
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self._news.put(True)
         self._restore()
+
+    def _pass_on(self) -> None:
+        if self._news.get():
+            self._event.set()
 
     def _restore(self) -> None:
         while self._before:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import traceback
+from pathlib import Path
 
 from .output import redacted
 
+_PACKAGE = Path(__file__).resolve().parents[1]
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -53,5 +55,13 @@ def _traceback_of(record: logging.LogRecord) -> str:
     if is_debugging():
         return "".join(traceback.format_exception(error)).rstrip()
     if getattr(record, "error_type", "") == "HandlerError" and error.__cause__ is not None:
-        return "".join(traceback.format_exception(error.__cause__)).rstrip()
+        return _users_traceback(error.__cause__)
     return ""
+
+
+def _users_traceback(error: BaseException) -> str:
+    """Return the traceback without the frames of ours that lead to the handler."""
+    frames = error.__traceback__
+    while frames is not None and Path(frames.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__)).rstrip()

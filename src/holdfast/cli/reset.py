@@ -170,6 +170,8 @@ def clone(
 ) -> None:
     """Let another trigger start at this one's checkpoint. This one is not changed."""
     poller = _poller(app, name)
+    if poller.store.read(new_name) is not None:
+        raise ConfigurationError(f"Trigger '{new_name}' has state already; nothing was changed. Choose another name.")
     guard = Guard(yes, dry_run, as_json)
     waiting = _counted(poller.source(), poller.checkpoint)
     preview = Preview(waiting, None, None)

@@ -46,7 +46,7 @@ def run(
     else:
         print_error(
             f"A handler did not finish within {drain_seconds:g} s and was abandoned. Nothing of its batch was "
-            "committed; the batch is delivered again once its lease has run out."
+            "committed; its lease was given up, and the next worker delivers the batch again."
         )
         _leave_without_waiting()
 

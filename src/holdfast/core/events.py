@@ -149,8 +149,8 @@ class FetchedRow(RowChange):
     @property
     def event_id(self) -> str:
         """Return the identity of this change, the same on every delivery."""
-        keyset = self._shape.keyset(self._row)
-        return event_id(self._shape.source, keyset.value, keyset.keys)
+        shape, row = self._shape, self._row
+        return event_id(shape.source, row[shape.cursor_at], [(name, row[at]) for name, at in shape.keys])
 
     @property
     def metadata(self) -> dict[str, object]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, func, insert, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from .config import safe_url
+from .driver_errors import connection_error, is_connection_failure, reason
 from .engine import writing
-from .errors import DbConnectionError, DbError, WriteError
+from .errors import DbError, WriteError
 
 _metadata = MetaData()
 migrations_table = Table(
@@ -75,12 +76,11 @@ def pending(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
 
 
 def _as_ours(engine: Engine, error: DBAPIError) -> DbError:
-    where, reason = safe_url(engine.url), str(error.orig).strip().split("\n", 1)[0]
-    if (isinstance(error, OperationalError) and error.statement is None) or error.connection_invalidated:
-        return DbConnectionError(
-            f"The database {where} does not answer: {reason}. Check that it runs, its address and the credentials."
-        )
-    return WriteError(f"The tables of Holdfast could not be created in {where}: {reason}. Check the role's grants.")
+    if is_connection_failure(error):
+        return connection_error(engine.url, error)
+    return WriteError(
+        f"Holdfast's tables could not be created in {safe_url(engine.url)}: {reason(error)}. Check the role's grants."
+    )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from ...core.clock import new_id
 from ...core.config import safe_url
+from ...core.driver_errors import reason
 from ...core.engine import autocommit
 from ...core.errors import Ambiguous, Conflict, StateStoreError, Unavailable
 from ..documents import ETag, Snapshot, Written
@@ -164,26 +165,22 @@ def _translated(engine: Engine, *, writes: bool = False) -> Iterator[None]:
 
 
 def _state_error(engine: Engine, error: DBAPIError, writes: bool) -> StateStoreError:
-    where, reason = safe_url(engine.url), _one_line(error)
+    where, why = safe_url(engine.url), reason(error)
     if _is_missing_table(error):
         return StateStoreError(
             f"The table holdfast_state does not exist in {where}. Create it with 'holdfast migrate' or hf.migrate()."
         )
     if writes and error.connection_invalidated:
-        return Ambiguous(f"The connection to {where} broke before a write was answered: {reason}")
+        return Ambiguous(f"The connection to {where} broke before a write was answered: {why}")
     if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
-        return Unavailable(f"{where} does not answer: {reason}. Check that it runs and can be reached.")
-    return StateStoreError(f"The state in {where} could not be used: {reason}")
-
-
-def _one_line(error: DBAPIError) -> str:
-    return str(error.orig).strip().split("\n", 1)[0].rstrip(".")
+        return Unavailable(f"{where} does not answer: {why}. Check that it runs and can be reached.")
+    return StateStoreError(f"The state in {where} could not be used: {why}")
 
 
 def _is_missing_table(error: DBAPIError) -> bool:
-    reason = str(error.orig)
-    return "holdfast_state" in reason and any(
-        hint in reason for hint in ("no such table", "does not exist", "doesn't exist", "Invalid object name")
+    said = str(error.orig)
+    return "holdfast_state" in said and any(
+        hint in said for hint in ("no such table", "does not exist", "doesn't exist", "Invalid object name")
     )
 
 

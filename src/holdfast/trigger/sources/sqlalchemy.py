@@ -7,54 +7,40 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import Select
 from sqlalchemy.dialects.mysql import TIMESTAMP as MYSQL_TIMESTAMP
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ...core.clock import Clock, SystemClock
 from ...core.config import DbConfig, parse_url, resolve_db_config, safe_url
-from ...core.cursor import KeysetCursor, OpaqueCursor, parse_cursor
+from ...core.cursor import KeysetCursor, OpaqueCursor
+from ...core.driver_errors import connection_error, is_connection_failure, reason
 from ...core.engine import EngineProvider, autocommit
 from ...core.errors import (
     ConfigurationError,
     CursorSerializationError,
-    DbConnectionError,
     DbError,
     FetchError,
     SerializationError,
     SourceConfigurationError,
 )
-from ...core.events import RowBatch, RowShape
+from ...core.events import RowBatch
 from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
 from . import inspection, lookback, statement
 from .fingerprint import SourceDefinition, azure_functions_db_fingerprint, fingerprint
-from .horizons.base import UNBOUNDED, Horizon, Reading, Unbounded
-from .horizons.choose import NoSoundHorizonError, choose
-from .operations import operation_reader
+from .horizons.base import UNBOUNDED, Reading
+from .keyset_parts import keyset_cursor
+from .preparation import Prepared, SourceSettings, check_statement, null_cursor_error, prepare
 from .protocol import AdapterCapability, FetchResult
 
 _NULL_CHECK_SECONDS = 60.0
 _DEFAULT_PROVIDER = EngineProvider()
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Prepared:
-    """What is looked up once, on first use."""
-
-    engine: Engine
-    query: statement.KeysetQuery
-    shape: RowShape
-    horizon: Horizon
-    facts: inspection.CursorFacts | None
-    null_checked_at: float
+_log = logging.getLogger("holdfast.trigger")
 
 
 class SqlAlchemySource:
@@ -105,25 +91,27 @@ class SqlAlchemySource:
             self._url = parse_url(self._config.connection_url)
         except ConfigurationError as error:
             raise SourceConfigurationError(str(error)) from error
-        _check_definition(table, query, cursor_column, pk_columns, strategy, operation_mode)
-        self._table_name = table
-        self._schema = schema
-        self._query = query
-        self._cursor_column = cursor_column
-        self._pk_columns = list(pk_columns)
-        self._where = where
-        self._parameters = dict(parameters or {})
+        self._settings = SourceSettings(
+            table=table,
+            schema=schema,
+            query=query,
+            cursor_column=cursor_column,
+            pk_columns=tuple(pk_columns),
+            where=where,
+            parameters=dict(parameters or {}),
+            cursor_types=tuple(cursor_types or ()),
+            horizon=horizon,
+            margin=timedelta(seconds=horizon_margin_seconds),
+            lookback=lookback,
+            lookback_limit=lookback_limit,
+            created_column=created_column,
+            deleted_column=deleted_column,
+        )
+        self._settings.check(strategy, operation_mode)
         self._provider = engine_provider or _DEFAULT_PROVIDER
-        self._cursor_types = list(cursor_types or [])
-        self._asked_horizon = horizon
-        self._margin = timedelta(seconds=horizon_margin_seconds)
-        self._lookback = lookback
-        self._lookback_limit = lookback_limit
-        self._created_column = created_column
-        self._deleted_column = deleted_column
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._prepared: _Prepared | None = None
+        self._prepared: Prepared | None = None
         self._reading: Reading | None = None
         self._exhausted = True
         self._statements: dict[tuple[bool, bool, int, bool], Select[Any]] = {}
@@ -133,22 +121,23 @@ class SqlAlchemySource:
         return f"SqlAlchemySource({self._descriptor.name!r} in {safe_url(self._url)!r})"
 
     def _describe(self, strategy: str, operation_mode: str) -> SourceDescriptor:
+        settings = self._settings
         definition = SourceDefinition(
             url=self._config.connection_url,
-            schema=self._schema,
-            table=self._table_name,
-            query=self._query,
-            cursor_column=self._cursor_column,
-            pk_columns=self._pk_columns,
-            where=self._where,
-            parameters=self._parameters,
+            schema=settings.schema,
+            table=settings.table,
+            query=settings.query,
+            cursor_column=settings.cursor_column,
+            pk_columns=settings.pk_columns,
+            where=settings.where,
+            parameters=settings.parameters,
             strategy=strategy,
             operation_mode=operation_mode,
-            cursor_type_names=[cursor_type.__name__ for cursor_type in self._cursor_types],
+            cursor_type_names=[cursor_type.__name__ for cursor_type in settings.cursor_types],
         )
-        query_name = f"query_{hashlib.sha256((self._query or '').encode()).hexdigest()[:12]}"
+        query_name = f"query_{hashlib.sha256((settings.query or '').encode()).hexdigest()[:12]}"
         return SourceDescriptor(
-            name=self._table_name or query_name,
+            name=settings.table or query_name,
             kind="sqlalchemy",
             fingerprint=fingerprint(definition),
             legacy_fingerprints=(azure_functions_db_fingerprint(definition),),
@@ -162,12 +151,12 @@ class SqlAlchemySource:
     @property
     def cursor_column(self) -> str:
         """Return the cursor column's name."""
-        return self._cursor_column
+        return self._settings.cursor_column
 
     @property
     def pk_columns(self) -> list[str]:
         """Return the key columns' names."""
-        return list(self._pk_columns)
+        return list(self._settings.pk_columns)
 
     def validate(self) -> None:
         """Check the definition against the real database.
@@ -177,7 +166,7 @@ class SqlAlchemySource:
             DbConnectionError: the database does not answer.
         """
         prepared = self._ready()
-        self._check_statement(prepared)
+        check_statement(prepared, self._settings)
         self._check_null_cursors(prepared)
 
     def open(self) -> None:
@@ -191,12 +180,12 @@ class SqlAlchemySource:
 
     def capability(self) -> AdapterCapability:
         """Return what this source can promise."""
-        horizon = self._ready().horizon.name
+        horizon, back = self._ready().horizon.name, self._settings.lookback
         return AdapterCapability(
             detects_updates=horizon != "identity",
-            detects_deletes=self._deleted_column is not None,
-            safe_from_late_commits=horizon != "none" or self._lookback is not None,
-            horizon=horizon if self._lookback is None else f"{horizon}, lookback {self._lookback}",
+            detects_deletes=self._settings.deleted_column is not None,
+            safe_from_late_commits=horizon != "none" or back is not None,
+            horizon=horizon if back is None else f"{horizon}, lookback {back}",
         )
 
     def fetch(self, cursor: CursorValue | None, batch_size: int) -> Sequence[RawRecord]:
@@ -213,12 +202,13 @@ class SqlAlchemySource:
             SerializationError: the checkpoint cannot be understood.
         """
         prepared = self._ready()
-        self._check_null_cursors_now_and_then(prepared)
+        if self._clock.monotonic() - prepared.null_checked_at >= _NULL_CHECK_SECONDS:
+            self._check_null_cursors(prepared)
         with self._fetching(prepared) as connection:
             reading, is_fresh = self._advanced(prepared, connection)
             if reading.bound is None:
                 return FetchResult((), caught_up=True, held_back_by=reading.held_back_by)
-            fetch = self._fetch_after if self._lookback is None else self._fetch_window
+            fetch = self._fetch_after if self._settings.lookback is None else self._fetch_window
             result = fetch(prepared, connection, checkpoint, reading, limit)
         self._exhausted = result.caught_up
         return replace(result, caught_up=result.caught_up and is_fresh, held_back_by=reading.held_back_by)
@@ -227,12 +217,9 @@ class SqlAlchemySource:
         """Return how many rows lie after ``checkpoint``: what a reset to it would deliver."""
         prepared = self._ready()
         cursor = self._keyset(prepared, checkpoint.get("cursor"))
+        counting = prepared.query.count_after(has_cursor=cursor is not None)
         with self._fetching(prepared) as connection:
-            counted = connection.execute(
-                prepared.query.count_after(has_cursor=cursor is not None),
-                self._parameters | self._binds(prepared, cursor),
-            )
-            return int(counted.scalar_one())
+            return int(connection.execute(counting, self._binds(prepared, cursor)).scalar_one())
 
     def cursor_from_text(self, value: str, keys: Sequence[str]) -> KeysetCursor:
         """Return the cursor a person typed, with the types of the columns.
@@ -240,9 +227,10 @@ class SqlAlchemySource:
         Raises:
             SourceConfigurationError: a value does not fit its column, or the number of keys is wrong.
         """
-        if len(keys) != len(self._pk_columns):
+        if len(keys) != len(self._settings.pk_columns):
             raise SourceConfigurationError(
-                f"The key of '{self._descriptor.name}' is ({', '.join(self._pk_columns)}), but {len(keys)} were given."
+                f"The key of '{self._descriptor.name}' is ({', '.join(self._settings.pk_columns)}), but {len(keys)} "
+                "part(s) were given."
             )
         try:
             cursor = self._keyset(self._ready(), [value, *keys])
@@ -252,7 +240,7 @@ class SqlAlchemySource:
             raise SourceConfigurationError("A cursor value is needed.")
         return cursor
 
-    def _advanced(self, prepared: _Prepared, connection: Connection) -> tuple[Reading, bool]:
+    def _advanced(self, prepared: Prepared, connection: Connection) -> tuple[Reading, bool]:
         """Return the bound to read below: the last one while it still has pages, else a new one."""
         with self._lock:
             if self._reading is not None and not self._exhausted:
@@ -261,19 +249,14 @@ class SqlAlchemySource:
             return self._reading, True
 
     def _fetch_after(
-        self,
-        prepared: _Prepared,
-        connection: Connection,
-        checkpoint: JsonObject,
-        reading: Reading,
-        limit: int,
+        self, prepared: Prepared, connection: Connection, checkpoint: JsonObject, reading: Reading, limit: int
     ) -> FetchResult:
         cursor = self._keyset(prepared, checkpoint.get("cursor"))
         rows = self._page(prepared, connection, cursor, reading, limit)
         if not rows:
             return FetchResult((), caught_up=True)
         last = prepared.shape.keyset(rows[-1])
-        self._require_usable(last)
+        self._require_keys(last)
         return FetchResult(
             RowBatch(prepared.shape, rows),
             next_checkpoint={"cursor": last.to_json()},
@@ -282,23 +265,13 @@ class SqlAlchemySource:
         )
 
     def _fetch_window(
-        self,
-        prepared: _Prepared,
-        connection: Connection,
-        checkpoint: JsonObject,
-        reading: Reading,
-        limit: int,
+        self, prepared: Prepared, connection: Connection, checkpoint: JsonObject, reading: Reading, limit: int
     ) -> FetchResult:
-        back = self._lookback if self._lookback is not None else 0
+        """Read on from where the pass stands, dropping what was delivered; at its end start another."""
         window = lookback.from_checkpoint(checkpoint, lambda form: self._keyset(prepared, form))
         position = window.position
         while True:
-            if position is None:
-                start = window.start_of_pass(back)
-                from_start = None if start is None else KeysetCursor(start, ())
-                rows = self._page(prepared, connection, from_start, reading, limit, inclusive=True)
-            else:
-                rows = self._page(prepared, connection, position, reading, limit)
+            rows = self._window_page(prepared, connection, window, position, reading, limit)
             fresh = [row for row in rows if window.is_new(prepared.shape.keyset(row))]
             is_full = len(rows) == limit
             next_position = prepared.shape.keyset(rows[-1]) if is_full else None
@@ -308,20 +281,32 @@ class SqlAlchemySource:
                 return FetchResult((), caught_up=True)
             position = next_position
 
-    def _window_result(
+    def _window_page(
         self,
-        prepared: _Prepared,
+        prepared: Prepared,
+        connection: Connection,
         window: lookback.Window,
-        fresh: list[Any],
         position: KeysetCursor | None,
+        reading: Reading,
+        limit: int,
+    ) -> Sequence[Any]:
+        if position is not None:
+            return self._page(prepared, connection, position, reading, limit)
+        start = window.start_of_pass(self._settings.lookback or 0)
+        from_start = None if start is None else KeysetCursor(start, ())
+        return self._page(prepared, connection, from_start, reading, limit, inclusive=True)
+
+    def _window_result(
+        self, prepared: Prepared, window: lookback.Window, fresh: list[Any], position: KeysetCursor | None
     ) -> FetchResult:
+        settings = self._settings
         keysets = [prepared.shape.keyset(row) for row in fresh]
-        moved = window.after(keysets, position, self._lookback or 0, self._lookback_limit)
+        moved = window.after(keysets, position, settings.lookback or 0, settings.lookback_limit)
         if moved.shortened_to is not None and moved.shortened_to != window.shortened_to:
             _log.warning(
                 "More than %d rows fall into the lookback of '%s'; it now reaches back only to %s. A row that commits "
                 "later than that is missed: raise lookback_limit or use a sound horizon.",
-                self._lookback_limit,
+                settings.lookback_limit,
                 self._descriptor.name,
                 moved.shortened_to,
             )
@@ -334,7 +319,7 @@ class SqlAlchemySource:
 
     def _page(
         self,
-        prepared: _Prepared,
+        prepared: Prepared,
         connection: Connection,
         cursor: KeysetCursor | None,
         reading: Reading,
@@ -346,57 +331,27 @@ class SqlAlchemySource:
             self._statements[key] = prepared.query.page(
                 has_cursor=key[0], has_bound=key[1], limit=limit, inclusive=key[3]
             )
-        binds = self._parameters | self._binds(prepared, cursor)
+        binds = self._binds(prepared, cursor)
         if key[1]:
             binds[statement.BOUND_PARAM] = reading.bound
-        return prepared.query.rows(connection.execute(self._statements[key], binds))
+        return connection.execute(self._statements[key], binds).all()
 
-    def _binds(self, prepared: _Prepared, cursor: KeysetCursor | None) -> dict[str, object]:
-        return {} if cursor is None else prepared.query.parameters(cursor.value, cursor.key_values)
+    def _binds(self, prepared: Prepared, cursor: KeysetCursor | None) -> dict[str, object]:
+        own = {} if cursor is None else prepared.query.parameters(cursor.value, cursor.key_values)
+        return self._settings.parameters | own
 
-    def _keyset(self, prepared: _Prepared, form: object) -> KeysetCursor | None:
-        """Return the typed cursor of a checkpoint, giving types to one that azure-functions-db or a person wrote."""
+    def _keyset(self, prepared: Prepared, form: object) -> KeysetCursor | None:
         try:
-            cursor = parse_cursor(form)
-            if cursor is None or isinstance(cursor, KeysetCursor):
-                return self._in_key_order(cursor)
-            parts = cursor.parts if isinstance(cursor.parts, tuple) else (cursor.parts,)
-            columns = (prepared.query.cursor, *prepared.query.keys)
-            if len(parts) != len(columns):
-                raise CursorSerializationError(f"The stored cursor has {len(parts)} parts, not {len(columns)}.")
-            typed = [
-                _typed(part, self._python_type(at, column), column, raw=prepared.query.needs_raw_copies)
-                for at, (part, column) in enumerate(zip(parts, columns, strict=True))
-            ]
+            return keyset_cursor(form, prepared.query, self._settings.pk_columns, self._settings.cursor_types)
         except CursorSerializationError as error:
-            raise SerializationError(f"The checkpoint of '{self._descriptor.name}' cannot be used: {error}") from error
-        return KeysetCursor(typed[0], tuple(zip(self._pk_columns, typed[1:], strict=True)))
+            raise SerializationError(f"The cursor of '{self._descriptor.name}' cannot be used: {error}") from error
 
-    def _in_key_order(self, cursor: KeysetCursor | None) -> KeysetCursor | None:
-        if cursor is None:
-            return None
-        keys = dict(cursor.keys)
-        if set(keys) != set(self._pk_columns):
-            raise CursorSerializationError(
-                f"its key columns are {sorted(keys)}, but the source's are {sorted(self._pk_columns)}."
-            )
-        return KeysetCursor(cursor.value, tuple((name, keys[name]) for name in self._pk_columns))
-
-    def _python_type(self, at: int, column: Any) -> type | None:
-        if self._cursor_types:
-            return self._cursor_types[at] if at < len(self._cursor_types) else None
-        try:
-            python_type: type = column.type.python_type
-        except NotImplementedError:
-            return None
-        return python_type
-
-    def _ready(self) -> _Prepared:
+    def _ready(self) -> Prepared:
         with self._lock:
             if self._prepared is None:
                 engine = self._provider.get_engine(self._reading_config())
-                with _translated(self._url, self._descriptor.name):
-                    self._prepared = self._prepare(engine)
+                with self._translated():
+                    self._prepared = prepare(engine, self._settings, self._descriptor, self._clock.monotonic())
                 self._statements.clear()
                 self._reading, self._exhausted = None, True
             return self._prepared
@@ -408,117 +363,15 @@ class SqlAlchemySource:
         arguments = {**(self._config.connect_args or {}), "init_command": "SET time_zone = '+00:00'"}
         return replace(self._config, connect_args=arguments)
 
-    def _prepare(self, engine: Engine) -> _Prepared:
-        facts: inspection.CursorFacts | None = None
-        table = None
-        dialect = engine.dialect.name
-        if self._table_name is not None:
-            table = inspection.reflect(engine, self._table_name, self._schema)
-            inspection.require_columns(table, self._named_columns())
-            facts = inspection.cursor_facts(engine, table, self._cursor_column)
-            query = statement.over_table(table, self._cursor_column, self._pk_columns, self._where, dialect)
-            self._warn_without_index(engine, table)
-        else:
-            query = self._over_query(engine, dialect)
-        horizon = self._chosen_horizon(dialect, table, facts)
-        with autocommit(engine) as connection:
-            horizon.prepare(connection)
-        return _Prepared(engine, query, self._shape(query), horizon, facts, self._clock.monotonic())
-
-    def _named_columns(self) -> list[str]:
-        extra = [name for name in (self._created_column, self._deleted_column) if name]
-        return [self._cursor_column, *self._pk_columns, *extra]
-
-    def _over_query(self, engine: Engine, dialect: str) -> statement.KeysetQuery:
-        query = (self._query or "").strip().rstrip(";")
-        with autocommit(engine) as connection:
-            try:
-                columns = inspection.column_names_of(connection, query, self._parameters)
-            except DBAPIError as error:
-                if isinstance(error, (OperationalError, InterfaceError)) and error.connection_invalidated:
-                    raise
-                raise SourceConfigurationError(
-                    f"The query of '{self._descriptor.name}' does not run: {_reason(error)}. It must be one SELECT "
-                    "that can stand in a FROM clause."
-                ) from error
-        missing = [name for name in self._named_columns() if name not in columns]
-        if missing:
-            raise SourceConfigurationError(
-                f"The query of '{self._descriptor.name}' does not return column(s) {', '.join(missing)}. It returns: "
-                f"{', '.join(columns)}."
-            )
-        return statement.over_query(query, columns, self._cursor_column, self._pk_columns, self._where, dialect, {})
-
-    def _shape(self, query: statement.KeysetQuery) -> RowShape:
-        names = tuple(column.name for column in query.all_columns)
-        keys_at = [names.index(name) for name in self._pk_columns]
-        cursor_at = names.index(self._cursor_column)
-        operation = operation_reader(names, cursor_at, self._created_column, self._deleted_column)
-        if query.needs_raw_copies:
-            cursor_at, keys_at = len(names), [len(names) + 1 + at for at in range(len(keys_at))]
-        keys = tuple(zip(self._pk_columns, keys_at, strict=True))
-        return RowShape(self._descriptor, names, cursor_at, keys, operation)
-
-    def _chosen_horizon(self, dialect: str, table: Any, facts: inspection.CursorFacts | None) -> Horizon:
-        try:
-            return choose(self._asked_horizon or "auto", dialect, table, facts, self._margin)
-        except NoSoundHorizonError as error:
-            if self._lookback is None and self._asked_horizon == "auto":
-                raise
-            if self._lookback is None:
-                _log.warning("%s Until then '%s' is read without a horizon.", error, self._descriptor.name)
-            return Unbounded()
-
-    def _warn_without_index(self, engine: Engine, table: Any) -> None:
-        create = inspection.missing_index(engine, table, self._cursor_column, self._pk_columns)
-        if create is not None:
-            _log.warning(
-                "Cursor column '%s' of table '%s' has no index, so every poll reads the whole table. Run: %s",
-                self._cursor_column,
-                self._table_name,
-                create,
-            )
-
-    def _check_statement(self, prepared: _Prepared) -> None:
-        probe = prepared.query.page(has_cursor=False, has_bound=False, limit=1)
-        try:
-            with autocommit(prepared.engine) as connection:
-                connection.execute(probe, self._parameters)
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise _connection_error(self._url, error) from error
-            raise SourceConfigurationError(self._statement_message(error)) from error
-        except SQLAlchemyError as error:
-            raise SourceConfigurationError(
-                f"The source '{self._descriptor.name}' cannot be read: {_reason(error)}. Check where and parameters."
-            ) from error
-
-    def _statement_message(self, error: DBAPIError) -> str:
-        if self._where is not None:
-            return (
-                f"The where clause of '{self._descriptor.name}' does not work: {_reason(error)}. Clause: "
-                f"{self._where}. Write a plain SQL condition, with :name for each of parameters."
-            )
-        return f"The source '{self._descriptor.name}' cannot be read: {_reason(error)}. Check its columns and grants."
-
-    def _check_null_cursors(self, prepared: _Prepared) -> None:
+    def _check_null_cursors(self, prepared: Prepared) -> None:
         prepared.null_checked_at = self._clock.monotonic()
         if prepared.facts is not None and not prepared.facts.nullable:
             return
         with self._fetching(prepared) as connection:
-            found = connection.execute(prepared.query.null_cursor(), self._parameters).first()
-        if found is not None:
-            raise SourceConfigurationError(
-                f"'{self._descriptor.name}' has rows whose cursor '{self._cursor_column}' is NULL: they have no place "
-                "in the order and would never be delivered. Fill the column and make it NOT NULL, or leave those rows "
-                f'out with where="{self._cursor_column} IS NOT NULL".'
-            )
+            if connection.execute(prepared.query.null_cursor(), self._settings.parameters).first() is not None:
+                raise null_cursor_error(prepared, self._settings)
 
-    def _check_null_cursors_now_and_then(self, prepared: _Prepared) -> None:
-        if self._clock.monotonic() - prepared.null_checked_at >= _NULL_CHECK_SECONDS:
-            self._check_null_cursors(prepared)
-
-    def _require_usable(self, cursor: KeysetCursor) -> None:
+    def _require_keys(self, cursor: KeysetCursor) -> None:
         if any(value is None for value in cursor.key_values):
             raise SourceConfigurationError(
                 f"A row of '{self._descriptor.name}' has a NULL key, so it has no place in the order. Choose key "
@@ -526,65 +379,27 @@ class SqlAlchemySource:
             )
 
     @contextmanager
-    def _fetching(self, prepared: _Prepared) -> Iterator[Connection]:
+    def _fetching(self, prepared: Prepared) -> Iterator[Connection]:
         try:
-            with _translated(self._url, self._descriptor.name), autocommit(prepared.engine) as connection:
+            with self._translated(), autocommit(prepared.engine) as connection:
                 yield connection
         except FetchError:
             self.close()  # the table may have changed: look it up again next time
             raise
 
-
-def _check_definition(
-    table: str | None,
-    query: str | None,
-    cursor_column: str,
-    pk_columns: list[str],
-    strategy: str,
-    operation_mode: str,
-) -> None:
-    for broken, message in (
-        (bool(table) == bool(query), "Exactly one of 'table' or 'query' must be provided."),
-        (not cursor_column, "cursor_column must not be empty."),
-        (
-            not pk_columns,
-            "pk_columns must not be empty: name the columns that tell rows with an equal cursor apart.",
-        ),
-        (strategy != "cursor", f"Unsupported strategy: '{strategy}'. Only 'cursor' is supported."),
-        (
-            operation_mode != "upsert_only",
-            f"Unsupported operation_mode: '{operation_mode}'. Only 'upsert_only' is supported.",
-        ),
-    ):
-        if broken:
-            raise SourceConfigurationError(message)
-
-
-@contextmanager
-def _translated(url: Any, name: str) -> Iterator[None]:
-    """Turn driver errors into ours, naming the source and never the password."""
-    try:
-        yield
-    except DbError:
-        raise
-    except DBAPIError as error:
-        if isinstance(error, (OperationalError, InterfaceError)) and error.statement is None:
-            raise _connection_error(url, error) from error
-        raise FetchError(f"Rows of '{name}' could not be read from {safe_url(url)}: {_reason(error)}.") from error
-    except SQLAlchemyError as error:
-        raise FetchError(f"Rows of '{name}' could not be read from {safe_url(url)}: {_reason(error)}.") from error
-
-
-def _connection_error(url: Any, error: DBAPIError) -> DbConnectionError:
-    return DbConnectionError(
-        f"The database {safe_url(url)} does not answer: {_reason(error)}. Check that it runs, the host and port, and "
-        "the credentials."
-    )
-
-
-def _reason(error: SQLAlchemyError) -> str:
-    """Return the first line of what the driver said: the rest may hold the statement and its values."""
-    return str(getattr(error, "orig", None) or error).strip().split("\n", 1)[0].rstrip(".")
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn driver errors into ours, naming the source and never the password."""
+        try:
+            yield
+        except DbError:
+            raise
+        except SQLAlchemyError as error:
+            if isinstance(error, DBAPIError) and error.statement is None and is_connection_failure(error):
+                raise connection_error(self._url, error) from error
+            raise FetchError(
+                f"Rows of '{self._descriptor.name}' could not be read from {safe_url(self._url)}: {reason(error)}."
+            ) from error
 
 
 def _moment(facts: inspection.CursorFacts | None, value: object) -> datetime | None:
@@ -602,47 +417,3 @@ def _moment(facts: inspection.CursorFacts | None, value: object) -> datetime | N
             return None
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return None
-
-
-_FROM_ISO: dict[type, Any] = {
-    datetime: datetime.fromisoformat,
-    date: date.fromisoformat,
-    time: time.fromisoformat,
-    Decimal: Decimal,
-    UUID: UUID,
-    int: int,
-    float: float,
-}
-
-
-def _typed(part: object, python_type: type | None, column: Any, *, raw: bool) -> object:
-    """Return an untyped cursor part as the column's type.
-
-    Raises:
-        CursorSerializationError: it does not fit.
-    """
-    if part is None:
-        raise CursorSerializationError("a part of it is NULL.")
-    if python_type is None or isinstance(part, python_type) or python_type not in _FROM_ISO:
-        return part
-    try:
-        value = _FROM_ISO[python_type](part if isinstance(part, str) else str(part))
-    except (ValueError, ArithmeticError) as error:
-        raise CursorSerializationError(
-            f"{part!r} is not a valid {python_type.__name__} for column '{column.name}'."
-        ) from error
-    if isinstance(value, datetime):
-        return _datetime_for(value, column, raw)
-    return value if not raw or isinstance(value, (int, float)) else str(part)
-
-
-def _datetime_for(value: datetime, column: Any, raw: bool) -> object:
-    if raw:  # SQLite keeps times as text; the shorter form sorts first, so at worst rows come twice
-        timespec = "microseconds" if value.microsecond else "seconds"
-        return value.replace(tzinfo=None).isoformat(sep=" ", timespec=timespec)
-    wants_zone = getattr(column.type, "timezone", None)
-    if wants_zone is True and value.tzinfo is None:
-        raise CursorSerializationError(f"'{value}' has no time zone, but column '{column.name}' has one.")
-    if wants_zone is False and value.tzinfo is not None:
-        raise CursorSerializationError(f"'{value}' has a time zone, but column '{column.name}' has none.")
-    return value

@@ -1,0 +1,196 @@
+"""`holdfast run`: what it prints, how it drains, and what it leaves behind."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cli.shop import ORDERS, PATIENCE_SECONDS, Shop
+from tests.components.processes import start_leashed, wait_until
+
+SLOW_APP = """
+import threading
+from pathlib import Path
+
+from sqlalchemy import text
+
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.trigger("orders", cursor="updated_at", key="id", batch_size=1, poll_seconds=0.05)
+def ship(changes, context):
+    Path("started").touch()
+    while not Path("go").exists():
+        threading.Event().wait(0.01)
+    context.transaction.execute(text("INSERT INTO shipped VALUES (:id)"), {"id": changes[0].after["id"]})
+"""
+TWO_TRIGGERS_APP = """
+from sqlalchemy import text
+
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.trigger("orders", cursor="updated_at", key="id", poll_seconds=0.05)
+def ship(changes, context):
+    for change in changes:
+        context.transaction.execute(text("INSERT INTO shipped VALUES (:id)"), {"id": change.after["id"]})
+
+@hf.trigger("customers", cursor="id", poll_seconds=0.05)
+async def greet(changes, context):
+    for change in changes:
+        await context.transaction.execute(text("INSERT INTO greeted VALUES (:id)"), {"id": change.after["id"]})
+"""
+FAILING_APP = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.trigger("orders", cursor="updated_at", key="id", poll_seconds=0.05)
+def ship(changes):
+    raise LookupError("no such shelf")
+"""
+
+
+class Running:
+    """A `holdfast run` process in the shop's directory, its output in a file."""
+
+    def __init__(self, shop: Shop, *arguments: str) -> None:
+        self._log = shop.directory / "output"
+        self.process = start_leashed(
+            [sys.executable, "-u", "-W", "error", "-m", "holdfast", "run", *arguments],
+            self._log,
+            environment=shop.environment(),
+            directory=shop.directory,
+        )
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def running(shop: Shop, *arguments: str) -> Iterator[Running]:
+    worker = Running(shop, *arguments)
+    try:
+        yield worker
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+
+
+def slow_shop(shop: Shop, *items: str) -> Path:
+    shop.write_app(SLOW_APP)
+    shop.sql(ORDERS + "CREATE TABLE shipped (id INTEGER NOT NULL);")
+    shop.place(*items)
+    return shop.directory
+
+
+def state_of_orders(shop: Shop) -> Any:
+    return json.loads(shop.rows("SELECT content FROM holdfast_state WHERE name = 'state/default/orders.json'")[0][0])
+
+
+def test_sigterm_lets_the_handler_in_progress_finish_and_commits_it(shop: Shop) -> None:
+    directory = slow_shop(shop, "book", "pen", "lamp")
+    with running(shop, "--migrate") as worker:
+        wait_until((directory / "started").exists, "the handler to be called")
+        worker.process.terminate()
+        assert shop.rows("SELECT id FROM shipped") == []
+        assert worker.process.poll() is None
+        (directory / "go").touch()
+        assert worker.wait() == 0
+        assert "Stopped: every handler finished" in worker.output
+    assert shop.rows("SELECT id FROM shipped") == [(1,)]
+    assert state_of_orders(shop)["checkpoint"]["cursor"]["tiebreaker"] == {"id": 1}
+    assert state_of_orders(shop)["lease"]["owner_id"] is None
+
+
+def test_handler_that_does_not_finish_in_time_ends_with_1_and_commits_nothing(shop: Shop) -> None:
+    directory = slow_shop(shop, "book")
+    with running(shop, "--migrate", "--drain-seconds", "0.1") as worker:
+        wait_until((directory / "started").exists, "the handler to be called")
+        worker.process.terminate()
+        assert worker.wait() == 1
+        assert worker.output.splitlines()[-1].startswith("Error: A handler did not finish within 0.1 s")
+        assert "Traceback" not in worker.output
+    assert shop.rows("SELECT id FROM shipped") == []
+    assert state_of_orders(shop)["checkpoint"] == {}
+    assert state_of_orders(shop)["lease"]["owner_id"] is None
+
+
+def test_several_triggers_run_in_one_process_and_say_so(shop: Shop) -> None:
+    shop.write_app(TWO_TRIGGERS_APP)
+    shop.sql(ORDERS)
+    shop.sql("CREATE TABLE customers (id INTEGER PRIMARY KEY AUTOINCREMENT)")
+    shop.sql("CREATE TABLE shipped (id INTEGER); CREATE TABLE greeted (id INTEGER);")
+    shop.place("book", "pen")
+    shop.sql("INSERT INTO customers DEFAULT VALUES")
+    with running(shop, "--migrate", "-v") as worker:
+        wait_until(lambda: shop.rows("SELECT id FROM shipped ORDER BY 1") == [(1,), (2,)], "the orders to be shipped")
+        wait_until(lambda: shop.rows("SELECT id FROM greeted") == [(1,)], "the customer to be greeted")
+        worker.process.send_signal(2)
+        assert worker.wait() == 0
+        lines = worker.output.splitlines()
+    assert lines[:4] == [
+        "Applied: 0001 state documents",
+        "Trigger orders: reads orders (sqlalchemy), horizon server_time",
+        "Trigger customers: reads customers (sqlalchemy), horizon identity",
+        f"Running in process {worker.process.pid}. Stop with SIGTERM or Ctrl-C.",
+    ]
+    assert any("INFO holdfast.trigger: Trigger 'orders' delivered 2 events" in line for line in lines)
+
+
+def test_failing_handler_is_logged_with_its_own_traceback_and_the_worker_goes_on(shop: Shop) -> None:
+    shop.write_app(FAILING_APP)
+    shop.sql(ORDERS)
+    shop.place("book")
+    with running(shop, "--migrate") as worker:
+        wait_until(lambda: worker.output.count("no such shelf") >= 4, "two deliveries to fail")
+        worker.process.terminate()
+        assert worker.wait() == 0
+        output = worker.output
+    assert 'app.py", line 8, in ship' in output
+    assert "ERROR holdfast.trigger: Trigger 'orders' did not complete batch" in output
+    assert "holdfast/trigger/runner.py" not in output
+
+
+def test_logging_that_the_application_set_up_itself_is_left_alone(shop: Shop) -> None:
+    directory = slow_shop(shop, "book")
+    shop.write_app("import logging\nlogging.basicConfig(format='MINE %(message)s', level='INFO')\n" + SLOW_APP)
+    with running(shop, "--migrate") as worker:
+        (directory / "go").touch()
+        wait_until(lambda: "MINE Trigger 'orders' delivered 1 events" in worker.output, "the delivery to be logged")
+        worker.process.terminate()
+        assert worker.wait() == 0
+        assert "holdfast.trigger:" not in worker.output
+
+
+def test_worker_that_is_standing_by_ends_at_once(shop: Shop) -> None:
+    hf = shop.deliver("book")
+    hf.state.acquire("orders", ttl_seconds=600)
+    with running(shop, "-vv") as worker:
+        wait_until(lambda: "is held by" in worker.output, "the worker to find the lease held")
+        worker.process.terminate()
+        assert worker.wait() == 0
+
+
+def test_output_can_be_read_line_by_line_through_a_pipe(shop: Shop) -> None:
+    shop.deliver("book")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "run", "app:hf"],
+        cwd=shop.directory,
+        env=shop.environment({"HOLDFAST_APP": ""}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Trigger orders: reads orders")
+        process.kill()
