@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import event
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 from tests.components.postgres import PostgresServer
 
 from bench.holdfast_loop import application
@@ -14,7 +14,6 @@ from bench.orders import NAME, filled
 from bench.report import Section, Target
 from bench.scale import Scale
 from holdfast import Holdfast, RowChange
-from holdfast.state.documents import DocumentStore
 from holdfast.state.stores.sql import SqlDocumentStore
 
 _BATCH_SIZE = 100
@@ -33,33 +32,31 @@ class BatchTrips:
 def count_trips(app: Holdfast, trigger_name: str, batches: int) -> list[BatchTrips]:
     """Deliver ``batches`` batches under one lease and return what each asked. The state must be kept in SQL."""
     runner = app.runner(trigger_name)
-    state_engine = sql_engine(app.state.documents)
+    documents = app.state.documents
+    assert isinstance(documents, SqlDocumentStore)
     counted = []
     with runner.leased() as lease:
         for _ in range(batches):
             trips = BatchTrips()
-            with _statements(app.engine, trips.source), _statements(state_engine, trips.state):
+            with _counting(trips, documents.engine):
                 trips.delivered = runner.process_batch(lease).delivered
             counted.append(trips)
     return counted
 
 
-def sql_engine(documents: DocumentStore) -> Engine:
-    """Return the engine that state documents are kept through."""
-    assert isinstance(documents, SqlDocumentStore)
-    return documents.engine
-
-
 @contextmanager
-def _statements(engine: Engine, counter: Counter[str]) -> Iterator[None]:
-    def count(connection: object, cursor: object, statement: str, *_: object) -> None:
+def _counting(trips: BatchTrips, state_engine: Engine) -> Iterator[None]:
+    """Count every statement that any engine of this process sends: what does not go to the state goes to the source."""
+
+    def count(connection: Connection, cursor: object, statement: str, *_: object) -> None:
+        counter = trips.state if connection.engine is state_engine else trips.source
         counter[statement.split(None, 1)[0].upper()] += 1
 
-    event.listen(engine, "before_cursor_execute", count)
+    event.listen(Engine, "before_cursor_execute", count)
     try:
         yield
     finally:
-        event.remove(engine, "before_cursor_execute", count)
+        event.remove(Engine, "before_cursor_execute", count)
 
 
 def measure(server: PostgresServer, scale: Scale) -> Section:

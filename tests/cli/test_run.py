@@ -1,13 +1,16 @@
 """`holdfast run`: what it prints, how it drains, and what it leaves behind."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from holdfast.app import _signals_set
 from tests.cli.shop import ORDERS, PATIENCE_SECONDS, Shop
 from tests.components.processes import start_leashed, wait_until
 
@@ -135,7 +138,7 @@ def test_several_triggers_run_in_one_process_and_say_so(shop: Shop) -> None:
     with running(shop, "--migrate", "-v") as worker:
         wait_until(lambda: shop.rows("SELECT id FROM shipped ORDER BY 1") == [(1,), (2,)], "the orders to be shipped")
         wait_until(lambda: shop.rows("SELECT id FROM greeted") == [(1,)], "the customer to be greeted")
-        worker.process.send_signal(2)
+        worker.process.send_signal(signal.SIGINT)
         assert worker.wait() == 0
         lines = worker.output.splitlines()
     assert lines[:4] == [
@@ -194,3 +197,11 @@ def test_output_can_be_read_line_by_line_through_a_pipe(shop: Shop) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Trigger orders: reads orders")
         process.kill()
+
+
+def test_signal_in_the_middle_of_the_wait_for_it_does_not_hang() -> None:
+    event = threading.Event()
+    with _signals_set(event):
+        with event._cond:  # type: ignore[attr-defined]  # what the main thread holds inside event.wait()
+            signal.raise_signal(signal.SIGTERM)
+        assert event.wait(PATIENCE_SECONDS)

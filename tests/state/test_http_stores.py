@@ -349,7 +349,7 @@ PLACE = Place("box 'b'", "Check the key.")
         ("replace", Failure("x", status=404, code="NoSuchBucket"), StateStoreError),
         ("replace", Failure("x", status=200), Ambiguous),
         ("replace", Failure("x"), Ambiguous),
-        ("replace", Failure("x", never_sent=True), Unavailable),
+        ("replace", Failure("x", did_nothing=True), Unavailable),
         ("read", Failure("x"), Unavailable),
         ("read", Failure("x", status=412), StateStoreError),
         ("list", Failure("x", status=500), Unavailable),
@@ -369,3 +369,4 @@ def test_a_date_header_becomes_a_time_in_utc() -> None:
     assert moment.isoformat() == "2026-04-07T01:23:45+00:00"
     assert http_date(None) is None
     assert http_date("soon") is None
+    assert http_date("Tue, 07 Apr 2026 01:23:45 -0000") is None

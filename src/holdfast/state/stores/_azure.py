@@ -82,14 +82,15 @@ class OneAttempt:
         """Return what ``error`` says, or None when it is not about the service."""
         kind = type(error).__name__
         if isinstance(error, SentTwice):
-            return Failure(f"the service answered {self.status}", status=self.status)
+            rejected = self.status is not None and 400 <= self.status < 500 and self.status != 408
+            return Failure(f"the service answered {self.status}", status=self.status, did_nothing=rejected)
         if isinstance(error, HttpResponseError) and error.status_code is not None:
             code = PLACE_IS_MISSING if self.place_is_missing(error) else code_of(error)
             return Failure(kind, status=error.status_code, code=code)
         if isinstance(error, ClientAuthenticationError):
             return Failure(kind, status=401)
         if _never_connected(error):
-            return Failure(f"no connection to the service ({kind})", never_sent=True)
+            return Failure(f"no connection to the service ({kind})", did_nothing=True)
         if isinstance(error, (AzureError, HTTPError, OSError)):
             return Failure(f"the connection failed before the whole answer arrived ({kind})")
         return None

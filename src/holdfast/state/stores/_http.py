@@ -57,13 +57,13 @@ class Failure:
         reason: what happened, without addresses, headers or secrets.
         status: the HTTP status, or None when no whole answer arrived.
         code: the service's own error code, empty when it gave none.
-        never_sent: True only when the request surely did not reach the service.
+        did_nothing: True only when the service surely changed nothing, and a retry can help.
     """
 
     reason: str
     status: int | None = None
     code: str = ""
-    never_sent: bool = False
+    did_nothing: bool = False
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def classify(call: Call, failure: Failure) -> StateStoreError:
     reported as ``Unavailable``.
     """
     status, said = failure.status, f"{failure.status} {failure.code}".rstrip()
-    if failure.never_sent or status == 429 or failure.code in _REFUSED_BEFORE_WORK:
+    if failure.did_nothing or status == 429 or failure.code in _REFUSED_BEFORE_WORK:
         return Unavailable(f"{call} was not taken: {failure.reason}. Nothing was written; try again.")
     if status is None or status < 400 or status in (408, 449) or status >= 500:
         return _unanswered(call, failure)
@@ -113,6 +113,7 @@ def _unanswered(call: Call, failure: Failure) -> StateStoreError:
 def http_date(value: str | None) -> datetime | None:
     """Return the time in a ``Date`` header, aware and in UTC, or None when there is none that can be read."""
     try:
-        return None if value is None else parsedate_to_datetime(value).astimezone(UTC)
+        moment = None if value is None else parsedate_to_datetime(value)
     except ValueError:
         return None
+    return moment.astimezone(UTC) if moment is not None and moment.tzinfo is not None else None

@@ -168,7 +168,7 @@ def _failure_of(error: Exception) -> Failure | None:
     if isinstance(error, ParamValidationError):
         return Failure("the S3 client does not know these parameters", status=400, code=reason)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)):
-        return Failure(f"no connection to the service ({reason})", never_sent=True)
+        return Failure(f"no connection to the service ({reason})", did_nothing=True)
     if isinstance(error, (BotoCoreError, ResponseParserError, HTTPError, OSError)):
         return Failure(f"the connection failed before the whole answer arrived ({reason})")
     return None

@@ -81,6 +81,7 @@ class Prepared:
     horizon: Horizon
     facts: inspection.CursorFacts | None
     null_checked_at: float
+    is_plain: bool | None = None  # known once a page was read
 
 
 def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescriptor, now: float) -> Prepared:

@@ -334,7 +334,10 @@ class SqlAlchemySource:
         binds = self._binds(prepared, cursor)
         if key[1]:
             binds[statement.BOUND_PARAM] = reading.bound
-        return connection.execute(self._statements[key], binds).all()
+        result = connection.execute(self._statements[key], binds)
+        if prepared.is_plain is None:
+            prepared.is_plain = prepared.query.is_plain(result)
+        return statement.plain_rows(result) if prepared.is_plain else result.all()
 
     def _binds(self, prepared: Prepared, cursor: KeysetCursor | None) -> dict[str, object]:
         own = {} if cursor is None else prepared.query.parameters(cursor.value, cursor.key_values)

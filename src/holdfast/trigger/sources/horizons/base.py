@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -10,7 +10,8 @@ from sqlalchemy.engine import Connection
 
 UNBOUNDED = object()
 
-_Waiting = TypeVar("_Waiting")
+_Listing = TypeVar("_Listing")
+_Waiting = TypeVar("_Waiting", bound="Collection[object]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +57,29 @@ class Unbounded:
         return Reading(UNBOUNDED)
 
 
-class Barrier(Generic[_Waiting]):
+class Barrier(Generic[_Listing, _Waiting]):
     """Sample a position, list who might still write below it, and let the position be read once they have all ended.
 
     The sample comes first: whoever starts after it writes above it. Nothing blocks; a poll that finds the listed
-    writers still busy keeps the older bound and looks again next time.
+    writers still busy keeps the older bound and looks again next time. Writers that came later are not waited for, so
+    a database that is never idle does not hold the bound back.
+
+    Args:
+        look: samples a position and then lists who is at work; None when that cannot be told at this moment.
+        busy: picks those of a listing who might write below the position sampled before it.
+        still_busy: picks those waited for who, going by a later listing, have not ended.
+        describe: says in words who is waited for.
     """
 
     def __init__(
         self,
-        sample: Callable[[Connection], object],
-        list_writers: Callable[[Connection], _Waiting],
-        still_busy: Callable[[Connection, _Waiting], _Waiting],
+        look: Callable[[Connection], tuple[object, _Listing] | None],
+        busy: Callable[[_Listing], _Waiting],
+        still_busy: Callable[[_Waiting, _Listing], _Waiting],
         describe: Callable[[_Waiting], tuple[str, ...]],
     ) -> None:
-        self._sample = sample
-        self._list_writers = list_writers
+        self._look = look
+        self._busy = busy
         self._still_busy = still_busy
         self._describe = describe
         self._bound: object = None
@@ -79,14 +87,28 @@ class Barrier(Generic[_Waiting]):
 
     def advance(self, connection: Connection) -> Reading:
         """Return the newest bound whose writers have all ended."""
-        if self._pending is not None:
-            position, waiting = self._pending
-            self._settle(position, self._still_busy(connection, waiting))
+        before = self._pending
+        found = self._look(connection)
+        if found is not None:
+            self._learn(*found)
+        is_waiting = found is None or self._pending is not None
+        return Reading(self._bound, waiting=is_waiting, held_back_by=self._held_back_by(before))
+
+    def _held_back_by(self, before: tuple[object, _Waiting] | None) -> tuple[str, ...]:
+        """Return who is waited for; not those just found, unless nothing at all can be read because of them."""
         if self._pending is None:
-            position = self._sample(connection)
-            self._settle(position, self._list_writers(connection))
-        held = () if self._pending is None else self._describe(self._pending[1])
-        return Reading(self._bound, waiting=self._pending is not None, held_back_by=held)
+            return ()
+        position, waiting = self._pending
+        is_new = before is None or before[0] is not position
+        return () if is_new and self._bound is not None else self._describe(waiting)
+
+    def _learn(self, position: object, listing: _Listing) -> None:
+        """One listing serves twice: it tells who of the earlier ones has ended, and who is at work now."""
+        if self._pending is not None:
+            earlier, waiting = self._pending
+            self._settle(earlier, self._still_busy(waiting, listing))
+        if self._pending is None:
+            self._settle(position, self._busy(listing))
 
     def _settle(self, position: object, waiting: _Waiting) -> None:
         if waiting:

@@ -3,10 +3,15 @@
 ``NOW()`` is the time a statement began, and a statement that waited for a lock commits long after it. So the start of
 the oldest transaction is no bound. Instead: sample a position, list every session that has a transaction open or a
 statement running, and read below the sample only once each of them has ended what it was doing.
+
+InnoDB answers questions about its transactions from a copy, and makes a new copy only when nobody has asked for 0.1 s.
+A copy older than the sample would hide a transaction, so each copy is made to carry the time of whoever had it made.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,50 +20,97 @@ from sqlalchemy import Table, text
 from sqlalchemy.dialects.mysql import TIMESTAMP
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.types import Date, DateTime
+from sqlalchemy.types import Date
 
 from ....core.errors import MissingGrantError, SourceConfigurationError
 from ..inspection import CursorFacts
 from .base import Barrier, Reading
-from .ticks import floor_to_precision
+from .ticks import floor_to_precision, moments_ahead
 
-# [HORIZON-MY-TIME] The server's time as it is written into TIMESTAMP columns by a session in UTC. Expected rows: 1.
+# [HORIZON-MY-TIME] The server's time, from which NOW() is made in every session. Expected rows: 1.
 _UTC_NOW = text("SELECT UTC_TIMESTAMP(6)")
 
-# [HORIZON-MY-TIME] The server's time as writers in the server's own time zone put it into DATETIME. Expected rows: 1.
-_LOCAL_NOW = text("SELECT CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)")
+# A moment in the local time of the server, in which writers put it into DATETIME.
+_LOCAL = "CONVERT_TZ(:moment_{at}, '+00:00', @@global.time_zone)"
 
 # [HORIZON-MY-IDENTITY] The highest id anyone can see. Expected rows: 1.
-_HIGHEST_ID = "SELECT MAX({column}) + 1 FROM {table}"
+_HIGHEST_ID = "SELECT MAX({column}) FROM {table}"
 
-# [HORIZON-MY] Sessions that are running a statement, MariaDB: each statement has an id of its own. Expected rows: any.
+# Sessions that are running a statement, MariaDB: each statement has an id of its own. Expected rows: any.
 _STATEMENTS_MARIADB = text(
-    "SELECT id, command, query_id, time_ms / 1000 FROM information_schema.processlist "
+    "SELECT id, query_id, time_ms / 1000 FROM information_schema.processlist "
     "WHERE command NOT IN ('Sleep', 'Daemon', 'Binlog Dump') AND id <> CONNECTION_ID() AND query_id <> 0"
 )
 
-# [HORIZON-MY] The same on MySQL, where the second in which a statement began stands in for its id. Expected rows: any.
+# The same on MySQL, where the second in which a statement began stands in for its id. Expected rows: any.
 _STATEMENTS_MYSQL = text(
-    "SELECT id, command, UNIX_TIMESTAMP() - time, time FROM information_schema.processlist "
+    "SELECT id, UNIX_TIMESTAMP() - time, time FROM information_schema.processlist "
     "WHERE command NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID') AND id <> CONNECTION_ID()"
 )
 
-# [HORIZON-MY] Sessions with an open transaction; thread 0: an XA transaction whose session is gone. Expected rows: any.
-_TRANSACTIONS = text(
-    "SELECT trx_mysql_thread_id, trx_started, TIMESTAMPDIFF(SECOND, trx_started, NOW()) "
-    "FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()"
+# The server's clock in microseconds. Expected rows: 1.
+_CLOCK = text("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")
+
+# Open transactions; thread 0: an XA transaction whose session is gone. It is run inside a transaction of
+# its own, so that a copy made for it holds this very text and with it the time it was asked for. Expected rows: 1 or
+# more, our own among them unless the copy is older.
+_TRANSACTIONS = (
+    "SELECT /* holdfast listing {clock} */ trx_mysql_thread_id, trx_id, trx_started, "
+    "TIMESTAMPDIFF(SECOND, trx_started, NOW()), trx_is_read_only, trx_query FROM information_schema.innodb_trx "
+    "WHERE trx_mysql_thread_id <> CONNECTION_ID() OR trx_query IS NOT NULL"
 )
+_ASKED_AT = re.compile(r"/\* holdfast listing (\d+) \*/")
+
+# Tells whether rows are applied from another server, and whether this one is a Galera node. Expected rows: 1.
+_REPLICATION = text(
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'"
+)
+_GALERA = text("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
 
 _ACCESS_DENIED = 1227
+_SECOND = 1_000_000
+_COPY_LIFETIME = _SECOND * 12 // 100
+_LONGEST_PAUSE = _SECOND * 2
+_STALE_COPIES_WORTH_TELLING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that a session is running."""
+
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """An open transaction. Its number is known only once it has written; until then its start tells it apart."""
+
+    number: int
+    started: datetime
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the server was doing: statements by session, then transactions by session, and those without a session.
+
+    A session among the ``readers`` is in a transaction that cannot write.
+    """
+
+    statements: dict[int, Statement]
+    transactions: dict[int, Transaction]
+    orphans: dict[int, Transaction]
+    readers: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A session that may still write below the sample: the statement it ran, the transaction it had open."""
+    """Who may still write below the sample: a session, or an XA transaction whose session is gone (no thread)."""
 
     thread: int
     statement: int | None
-    transaction: datetime | None
+    transaction: Transaction | None
     seconds: float
 
 
@@ -68,21 +120,53 @@ Waiting = tuple[Busy, ...]
 class SessionBarrier:
     """A barrier over all sessions of the server. Needs the PROCESS privilege, and fails closed without it."""
 
-    def __init__(self, sample: Any) -> None:
-        self._barrier: Barrier[Waiting] = Barrier(sample, _busy_sessions, _still_busy, _describe)
+    def __init__(self, sample: Callable[[Connection], object]) -> None:
+        self._sample = sample
+        self._barrier: Barrier[Listing, Waiting] = Barrier(self._look, busy_sessions, still_busy, _describe)
+        self._sampled: tuple[object, dict[int, Statement], int] | None = None
+        self._asked_at = 0
+        self._pause = _COPY_LIFETIME
+        self._stale_copies = 0
 
     def prepare(self, connection: Connection) -> None:
-        """Refuse a role that cannot see other sessions, and a replica."""
-        _transactions(connection)
-        if any(command.startswith("Slave") for _, command, _, _ in _statements(connection)):
+        """Refuse a role that cannot see other sessions, a replica and a Galera node."""
+        _transactions(connection, _clock(connection))
+        galera = connection.execute(_GALERA).one_or_none()
+        if connection.execute(_REPLICATION).scalar() or (galera is not None and galera[1] == "ON"):
             raise SourceConfigurationError(
-                "This server is a replica: rows arrive there with old times and ids, so a poll could skip them. Point "
-                "the trigger at the primary."
+                "This server applies rows that another server wrote (replication or Galera): they arrive with old "
+                "times and ids, so a poll could skip them. Point the trigger at the one server that takes all writes, "
+                "or pass lookback=…"
             )
 
     def advance(self, connection: Connection) -> Reading:
         """Return the newest sample whose sessions have all ended what they were doing."""
-        return self._barrier.advance(connection)
+        reading = self._barrier.advance(connection)
+        if self._stale_copies < _STALE_COPIES_WORTH_TELLING:
+            return reading
+        reader = "a session that reads information_schema.innodb_trx more than ten times a second, which stops its copy"
+        return replace(reading, held_back_by=(*reading.held_back_by, reader))
+
+    def _look(self, connection: Connection) -> tuple[object, Listing] | None:
+        """Sample, list statements, then transactions: a statement that ends in between leaves its transaction behind.
+
+        None when the copy of the transactions is older than the list of statements. It is not asked for again before
+        it can have been renewed, and less and less often while others keep it from that.
+        """
+        if self._sampled is None:
+            self._sampled = (self._sample(connection), _statements(connection), _clock(connection))
+        position, statements, listed_at = self._sampled
+        now = _clock(connection)
+        if now - self._asked_at < self._pause:
+            return None
+        copied_at, transactions = _transactions(connection, now)
+        self._asked_at = now
+        if copied_at < listed_at:
+            self._stale_copies += 1
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            return None
+        self._sampled, self._stale_copies, self._pause = None, 0, _COPY_LIFETIME
+        return position, _listing(statements, transactions)
 
 
 class ServerTimeHorizon(SessionBarrier):
@@ -92,14 +176,17 @@ class ServerTimeHorizon(SessionBarrier):
 
     def __init__(self, facts: CursorFacts, margin: timedelta) -> None:
         super().__init__(self._now)
-        self._statement = _UTC_NOW if isinstance(facts.type, TIMESTAMP) else _LOCAL_NOW
-        self._precision = getattr(facts.type, "fsp", None) or 0
+        is_utc = isinstance(facts.type, TIMESTAMP) or (facts.clock is not None and facts.clock.zone == "utc")
+        self._is_local = not is_utc
+        self._digits = facts.digits
         self._margin = margin
-        self._whole_days = isinstance(facts.type, Date) and not isinstance(facts.type, DateTime)
+        self._whole_days = isinstance(facts.type, Date)
 
     def _now(self, connection: Connection) -> object:
-        moment: datetime = connection.execute(self._statement).scalar_one() - self._margin
-        return moment.date() if self._whole_days else floor_to_precision(moment, self._precision)
+        moment: datetime = connection.execute(_UTC_NOW).scalar_one() - self._margin
+        if self._is_local:
+            moment = _earliest_local(connection, moments_ahead(moment))
+        return moment.date() if self._whole_days else floor_to_precision(moment, self._digits)
 
 
 class IdentityHorizon(SessionBarrier):
@@ -114,32 +201,62 @@ class IdentityHorizon(SessionBarrier):
 
     def _highest_id(self, connection: Connection) -> object:
         quote = connection.dialect.identifier_preparer
-        return connection.execute(
+        highest = connection.execute(
             text(_HIGHEST_ID.format(column=quote.quote(self._facts.name), table=quote.format_table(self._table)))
         ).scalar()
+        return None if highest is None else highest + 1
 
 
-def _is_mariadb(connection: Connection) -> bool:
-    return bool(getattr(connection.dialect, "is_mariadb", False))
+def _earliest_local(connection: Connection, moments: Sequence[datetime]) -> datetime:
+    """Return the earliest local time of the moments, in the server's own zone.
+
+    Raises:
+        SourceConfigurationError: the server's zone has a name that the server cannot look up.
+    """
+    terms = ", ".join(_LOCAL.format(at=at) for at in range(len(moments)))
+    binds = {f"moment_{at}": moment for at, moment in enumerate(moments)}
+    local: datetime | None = connection.execute(text(f"SELECT LEAST({terms})"), binds).scalar()
+    if local is None:
+        raise SourceConfigurationError(
+            "The server's time_zone has a name but its time zone tables are empty, so its local time cannot be worked "
+            "out. Fill them: mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb mysql"
+        )
+    return local
 
 
-def _statements(connection: Connection) -> list[Any]:
-    statement = _STATEMENTS_MARIADB if _is_mariadb(connection) else _STATEMENTS_MYSQL
-    return list(connection.execute(statement).all())
+def _clock(connection: Connection) -> int:
+    return int(connection.execute(_CLOCK).scalar_one())
 
 
-def _transactions(connection: Connection) -> list[Any]:
+def _statements(connection: Connection) -> dict[int, Statement]:
+    is_mariadb = bool(getattr(connection.dialect, "is_mariadb", False))
+    found = connection.execute(_STATEMENTS_MARIADB if is_mariadb else _STATEMENTS_MYSQL)
+    return {thread: Statement(number, float(seconds)) for thread, number, seconds in found}
+
+
+def _transactions(connection: Connection, clock: int) -> tuple[int, list[Any]]:
+    """Return when the copy was asked for that InnoDB answered from, and its transactions.
+
+    Raises:
+        MissingGrantError: the user has no PROCESS privilege; the message says what to grant.
+    """
+    connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     try:
-        return list(connection.execute(_TRANSACTIONS).all())
+        rows = list(connection.exec_driver_sql(_TRANSACTIONS.format(clock=clock)))
     except DBAPIError as error:
         arguments = getattr(error.orig, "args", ())
-        if arguments and arguments[0] == _ACCESS_DENIED:
-            user = connection.execute(text("SELECT CURRENT_USER()")).scalar()
-            raise MissingGrantError(
-                f"User {user} cannot see other sessions, so a late commit could be skipped. Run as an administrator: "
-                f"GRANT PROCESS ON *.* TO {_quoted_account(str(user))}"
-            ) from error
-        raise
+        if not arguments or arguments[0] != _ACCESS_DENIED:
+            raise
+        user = str(connection.exec_driver_sql("SELECT CURRENT_USER()").scalar())
+        raise MissingGrantError(
+            f"User {user} cannot see other sessions, so a late commit could be skipped. Run as an administrator: "
+            f"GRANT PROCESS ON *.* TO {_quoted_account(user)}"
+        ) from error
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql("ROLLBACK")
+    asked = [int(found[1]) for row in rows if (found := _ASKED_AT.search(row[5] or ""))]
+    return max(asked, default=0), rows
 
 
 def _quoted_account(account: str) -> str:
@@ -147,44 +264,65 @@ def _quoted_account(account: str) -> str:
     return f"'{name}'@'{host}'"
 
 
-def _busy_sessions(connection: Connection) -> Waiting:
-    """List statements first, then transactions: a statement that ends in between leaves its transaction to be found."""
-    busy = {
-        thread: Busy(thread, statement, None, float(seconds))
-        for thread, _, statement, seconds in _statements(connection)
-    }
-    orphans = []
-    for thread, started, seconds in _transactions(connection):
-        if thread == 0:
-            orphans.append(Busy(0, None, started, float(seconds)))
-        else:
-            running = busy.get(thread)
-            busy[thread] = Busy(thread, running.statement if running else None, started, float(seconds))
-    return (*busy.values(), *orphans)
+def _listing(statements: dict[int, Statement], rows: Sequence[Any]) -> Listing:
+    writing = [(row[0], Transaction(int(row[1]), row[2], float(row[3]))) for row in rows if not row[4]]
+    return Listing(
+        statements,
+        {thread: transaction for thread, transaction in writing if thread},
+        {transaction.number: transaction for thread, transaction in writing if not thread},
+        frozenset(row[0] for row in rows if row[4]),
+    )
 
 
-def _still_busy(connection: Connection, waiting: Waiting) -> Waiting:
-    """Return those that have not ended. Compared by start second, at worst one is waited for a second longer."""
-    running = {thread: statement for thread, _, statement, _ in _statements(connection)}
-    open_transactions: dict[int, datetime] = {}
-    orphans = []
-    for thread, started, seconds in _transactions(connection):
-        if thread == 0:
-            orphans.append(Busy(0, None, started, float(seconds)))
-        open_transactions[thread] = started
-    kept = (_after_a_look(busy, running, open_transactions) for busy in waiting if busy.thread != 0)
-    return (*(busy for busy in kept if busy is not None), *orphans)
+def busy_sessions(listing: Listing) -> Waiting:
+    """Return every session that was running a statement or had a transaction open, unless it could only read."""
+    busy = [
+        _busy(thread, listing.statements.get(thread), listing.transactions.get(thread))
+        for thread in sorted({*listing.statements, *listing.transactions} - listing.readers)
+    ]
+    return (*busy, *_busy_orphans(listing))
 
 
-def _after_a_look(busy: Busy, running: dict[int, int], open_transactions: dict[int, datetime]) -> Busy | None:
-    if busy.statement is not None and running.get(busy.thread) == busy.statement:
-        return busy
-    present = open_transactions.get(busy.thread)
-    if present is None:
-        return None
+def _busy(thread: int, statement: Statement | None, transaction: Transaction | None) -> Busy:
+    seconds = max(part.seconds for part in (statement, transaction) if part is not None)
+    return Busy(thread, None if statement is None else statement.number, transaction, seconds)
+
+
+def _busy_orphans(listing: Listing) -> list[Busy]:
+    return [_busy(0, None, orphan) for orphan in listing.orphans.values()]
+
+
+def still_busy(waiting: Waiting, listing: Listing) -> Waiting:
+    """Return those that have not ended. A session that is gone may have left an XA transaction behind."""
+    orphans = {busy for busy in waiting if not busy.thread}
+    kept = [_after_a_look(busy, listing) for busy in waiting if busy.thread]
+    remaining = [busy for busy in kept if busy is not None]
+    known = {busy.transaction.number for busy in orphans if busy.transaction is not None}
+    has_lost_one = len(remaining) < len(kept)
+    remaining += [
+        busy
+        for number, busy in zip(listing.orphans, _busy_orphans(listing), strict=True)
+        if has_lost_one or number in known
+    ]
+    return tuple(remaining)
+
+
+def _after_a_look(busy: Busy, listing: Listing) -> Busy | None:
+    """Return who is left to wait for.
+
+    Writes below the sample are in the transaction that was open, or in the one the listed statement opens. Inside a
+    stored function the server shows its inner statements under other numbers, so a number that changed proves nothing
+    until there is a transaction: only a session seen without a statement has surely ended the listed one.
+    """
+    running, present = listing.statements.get(busy.thread), listing.transactions.get(busy.thread)
     if busy.transaction is None:
-        return replace(busy, statement=None, transaction=present)
-    return replace(busy, statement=None) if present == busy.transaction else None
+        if present is not None:
+            return replace(busy, transaction=present)
+        return busy if running is not None and busy.thread not in listing.readers else None
+    if present is not None and present.started == busy.transaction.started:
+        return busy
+    is_same_statement = running is not None and running.number == busy.statement
+    return busy if is_same_statement else None
 
 
 def _describe(waiting: Waiting) -> tuple[str, ...]:

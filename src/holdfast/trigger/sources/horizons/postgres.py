@@ -2,55 +2,82 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Connection
+from sqlalchemy.types import Date
 
 from ....core.errors import MissingGrantError, SourceConfigurationError
 from ..inspection import CursorFacts
 from .base import Barrier, Reading
-from .ticks import floor_to_precision
+from .ticks import floor_to_precision, moments_ahead
 
-# Tells whether this server is a standby. Expected rows: 1.
-_IN_RECOVERY = text("SELECT pg_is_in_recovery()")
-
-# [HORIZON-PG-XID] Every transaction below this has ended. Expected rows: 1.
-_OLDEST_RUNNING_XID = text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
-
-# Finds xids that this cluster has not reached: the table was restored from another one. Expected rows: 1.
-_FOREIGN_XIDS = "SELECT coalesce(max({column}) >= pg_snapshot_xmax(pg_current_snapshot()), false) FROM {table}"
-
-# Tells whether the role sees other sessions' transactions. Expected rows: 1.
-_MAY_SEE_SESSIONS = text("SELECT current_user, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')")
-
-# [HORIZON-PG-TIME] No open transaction of this database began below this. now() is fixed before the scan starts, so a
-# transaction the scan misses began after it; the margin covers one that has its time but has not reported it yet.
-# Autovacuum workers are left out: they write no rows. Expected rows: 1.
-_OLDEST_TRANSACTION = """
-SELECT {moment_open} least(now() - CAST(:margin AS interval), min(xact_start)) {moment_close},
-       (array_agg(pid ORDER BY xact_start))[1],
-       extract(epoch FROM now() - min(xact_start))
-FROM pg_stat_activity
-WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
-  AND backend_type <> 'autovacuum worker'
-"""
-
-# Prepared transactions are in no session list, and their start is not told. Expected rows: 0 or more.
-_PREPARED = text("SELECT gid FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared")
-
-# [HORIZON-PG-IDENTITY] The highest id anyone can see. Expected rows: 1.
-_HIGHEST_ID = "SELECT max({column}) + 1 FROM {table}"
-
-# [HORIZON-PG-IDENTITY] Who holds a writer's lock on the table or one of its partitions. An INSERT takes the lock before
-# it draws its id. Prepared transactions are listed as '-1/xid'. Expected rows: 0 or more.
-_WRITERS = text(
-    """
+# The table and, when it is partitioned or inherited from, everything below it.
+_FAMILY = """
 WITH RECURSIVE family(relation) AS (
     SELECT CAST(to_regclass(:relation) AS oid)
     UNION SELECT inhrelid FROM pg_inherits JOIN family ON inhparent = relation
 )
+"""
+
+# Tells whether this server is a standby, and whether a subscription writes the table. Expected rows: 1.
+_ORIGIN = text(
+    _FAMILY + "SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_subscription_rel JOIN family ON srrelid = relation)"
+)
+
+# [HORIZON-PG-XID] Every transaction below this has ended; whose transaction it is when it has been open for a while.
+# Expected rows: 1.
+_OLDEST_RUNNING_XID = text(
+    """
+WITH present AS (SELECT pg_current_snapshot() AS snapshot)
+SELECT pg_snapshot_xmin(snapshot)::text,
+       pg_is_in_recovery(),
+       (SELECT min(pid) FROM pg_stat_activity
+        WHERE backend_xid = pg_snapshot_xmin(snapshot)::xid AND xact_start < now() - interval '1 second'),
+       (SELECT min(gid) FROM pg_prepared_xacts WHERE transaction = pg_snapshot_xmin(snapshot)::xid)
+FROM present
+"""
+)
+
+# Finds xids that this cluster has not reached: the table was restored from another one. Expected rows: 1.
+_FOREIGN_XIDS = "SELECT EXISTS (SELECT FROM {table} WHERE {column} >= pg_snapshot_xmax(pg_current_snapshot()))"
+
+# [HORIZON-PG-TIME] No open transaction of this database began below this. now() is fixed before the scan starts, so a
+# transaction the scan misses began after it; the margin covers one that has its time but has not reported it yet.
+# Autovacuum workers are left out: they write no rows. Expected rows: 1.
+_OLDEST_TRANSACTION = text(
+    """
+SELECT least(now() - CAST(:margin AS interval), min(xact_start)),
+       (array_agg(pid ORDER BY xact_start) FILTER (WHERE xact_start IS NOT NULL))[1],
+       extract(epoch FROM now() - min(xact_start)),
+       min(pid) FILTER (WHERE state = 'disabled'),
+       current_user,
+       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+       current_setting('track_activities')::boolean,
+       pg_is_in_recovery()
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+"""
+)
+
+# Prepared transactions are in no session list, and their start is not told. Expected rows: 0 or more.
+_PREPARED = text("SELECT transaction::text, gid FROM pg_prepared_xacts WHERE database = current_database()")
+
+# The earliest of some moments in a zone's local time. Expected rows: 1.
+_EARLIEST_LOCAL = text(
+    "SELECT min(timezone(coalesce(CAST(:zone AS text), current_setting('TimeZone')), moment)) "
+    "FROM unnest(CAST(:moments AS timestamptz[])) AS moment"
+)
+
+# [HORIZON-PG-IDENTITY] The highest id anyone can see. Expected rows: 1.
+_HIGHEST_ID = "SELECT max({column}), pg_is_in_recovery() FROM {table}"
+
+# [HORIZON-PG-IDENTITY] Who holds a writer's lock on the table or one of its partitions. An INSERT takes the lock before
+# it draws its id. Prepared transactions have no pid and are listed as '-1/xid'. Expected rows: 0 or more.
+_WRITERS = text(
+    _FAMILY
+    + """
 SELECT DISTINCT virtualtransaction, coalesce(pid, 0) FROM pg_locks JOIN family USING (relation)
 WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid()
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -58,16 +85,52 @@ WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid(
 """
 )
 
-# A cached block of ids lets a session use a low id long after higher ones committed. Expected rows: 0 or 1.
-_SEQUENCE_CACHE = text(
-    "SELECT s.seqrelid::regclass::text, s.seqcache FROM pg_depend d JOIN pg_sequence s ON s.seqrelid = d.objid "
-    "JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid "
-    "WHERE d.refobjid = to_regclass(:relation) AND a.attname = :column AND s.seqcache > 1"
+# The sequences the column draws from, in the table and its partitions: those it owns, and those its default names.
+# Expected rows: 1, more when partitions have sequences of their own, 0 when the column is filled in another way.
+_SEQUENCES = text(
+    _FAMILY
+    + """,
+columns(relation, number) AS (
+    SELECT attrelid, attnum FROM pg_attribute JOIN family ON attrelid = relation WHERE attname = :column
+),
+drawn(sequence) AS (
+    SELECT objid FROM pg_depend JOIN columns ON refobjid = relation AND refobjsubid = number
+    WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass AND deptype IN ('a', 'i')
+    UNION
+    SELECT refobjid FROM pg_depend JOIN pg_attrdef a ON objid = a.oid
+    JOIN columns ON adrelid = columns.relation AND adnum = number
+    WHERE classid = 'pg_attrdef'::regclass AND refclassid = 'pg_class'::regclass
+)
+SELECT seqrelid::regclass::text, seqcache, seqincrement, seqcycle FROM pg_sequence JOIN drawn ON seqrelid = sequence
+ORDER BY 1
+"""
 )
 
+_WORTH_TELLING_SECONDS = 1
 
-def _refuse_standby(connection: Connection) -> None:
-    if connection.execute(_IN_RECOVERY).scalar():
+Writers = frozenset[tuple[str, int]]
+Prepared = frozenset[tuple[str, str]]
+
+
+def _relation(connection: Connection, table: Table) -> str:
+    return connection.dialect.identifier_preparer.format_table(table)
+
+
+def _require_local_writes(connection: Connection, table: Table) -> None:
+    """Refuse a server or table whose rows are written elsewhere first."""
+    is_standby, is_subscribed = connection.execute(_ORIGIN, {"relation": _relation(connection, table)}).one()
+    _require_primary(is_standby)
+    if is_subscribed:
+        raise SourceConfigurationError(
+            f"Table '{table.name}' is filled by a subscription: its rows arrive with times and ids of another server, "
+            "in the order of its commits, so a poll could skip them. Point the trigger at the publisher, or pass "
+            "lookback=…"
+        )
+
+
+def _require_primary(is_standby: bool) -> None:
+    """Checked on every poll, because a reconnect after a failover may lead to another server."""
+    if is_standby:
         raise SourceConfigurationError(
             "This PostgreSQL server is a standby: it does not see the primary's open transactions, so a late commit "
             "could be skipped. Point the trigger at the primary."
@@ -84,12 +147,10 @@ class XidHorizon:
         self._facts = facts
 
     def prepare(self, connection: Connection) -> None:
-        """Refuse a standby, and a table restored from another cluster."""
-        _refuse_standby(connection)
-        quote = connection.dialect.identifier_preparer
-        foreign = text(
-            _FOREIGN_XIDS.format(column=quote.quote(self._facts.name), table=quote.format_table(self._table))
-        )
+        """Refuse a standby, a subscribed table, and a table restored from another cluster."""
+        _require_local_writes(connection, self._table)
+        column = connection.dialect.identifier_preparer.quote(self._facts.name)
+        foreign = text(_FOREIGN_XIDS.format(column=column, table=_relation(connection, self._table)))
         if connection.execute(foreign).scalar():
             raise SourceConfigurationError(
                 f"Column '{self._facts.name}' of table '{self._table.name}' holds transaction ids this cluster has not "
@@ -99,55 +160,80 @@ class XidHorizon:
 
     def advance(self, connection: Connection) -> Reading:
         """Return the oldest running transaction's id."""
-        return Reading(connection.execute(_OLDEST_RUNNING_XID).scalar())
+        oldest, is_standby, pid, gid = connection.execute(_OLDEST_RUNNING_XID).one()
+        _require_primary(is_standby)
+        held = (f"transaction of pid {pid}",) if pid is not None else ()
+        return Reading(oldest, held_back_by=held if gid is None else (f"prepared transaction '{gid}'",))
 
 
 class ServerTimeHorizon:
-    """For a timestamp the database fills: reads below the start of the oldest open transaction."""
+    """For a timestamp the database fills: reads below the start of the oldest open transaction.
+
+    A prepared transaction is in no session and does not tell when it began. So a bound found while some are prepared is
+    read only once those have ended.
+    """
 
     name = "server_time"
 
-    def __init__(self, facts: CursorFacts, margin: timedelta) -> None:
-        self._precision = getattr(facts.type, "precision", None)
+    def __init__(self, table: Table, facts: CursorFacts, margin: timedelta) -> None:
+        self._table = table
         self._margin = margin
-        self._bound: object = None
-        zone_open, zone_close = _in_column_zone(facts)
-        self._statement = text(_OLDEST_TRANSACTION.format(moment_open=zone_open, moment_close=zone_close))
+        self._digits = facts.digits
+        self._whole_days = isinstance(facts.type, Date)
+        self._has_zone = bool(getattr(facts.type, "timezone", False))
+        self._zone = None if facts.clock is None else facts.clock.zone
+        self._oldest: tuple[str, ...] = ()
+        self._barrier: Barrier[Prepared, Prepared] = Barrier(
+            self._look, lambda prepared: prepared, frozenset.intersection, _describe_prepared
+        )
 
     def prepare(self, connection: Connection) -> None:
-        """Refuse a standby, and a role that cannot see other sessions: their transactions would look closed."""
-        _refuse_standby(connection)
-        role, may_see = connection.execute(_MAY_SEE_SESSIONS).one()
+        """Refuse a standby, a subscribed table, and a role that cannot see when other transactions began."""
+        _require_local_writes(connection, self._table)
+        self._look(connection)
+
+    def advance(self, connection: Connection) -> Reading:
+        """Return the oldest open transaction's start, once every transaction prepared at that time has ended."""
+        reading = self._barrier.advance(connection)
+        return Reading(reading.bound, waiting=True, held_back_by=(*reading.held_back_by, *self._oldest))
+
+    def _look(self, connection: Connection) -> tuple[object, Prepared]:
+        """Look at sessions first: one that prepares its transaction in between is found among the prepared ones."""
+        moment, pid, age, unseen, role, may_see, is_tracked, is_standby = connection.execute(
+            _OLDEST_TRANSACTION, {"margin": self._margin}
+        ).one()
+        _require_primary(is_standby)
         if not may_see:
             raise MissingGrantError(
                 f"Role '{role}' cannot see when other sessions' transactions began, so a late commit could be skipped. "
                 f'Run as a superuser: GRANT pg_read_all_stats TO "{role}"'
             )
+        if unseen is not None or not is_tracked:
+            raise SourceConfigurationError(
+                f"Session {'settings' if unseen is None else unseen} have track_activities = off, so nobody sees when "
+                "a transaction began and a late commit could be skipped. Set track_activities = on for every role and "
+                "database, and reconnect."
+            )
+        prepared = frozenset((row[0], row[1]) for row in connection.execute(_PREPARED))
+        is_held = pid is not None and age >= _WORTH_TELLING_SECONDS
+        self._oldest = (f"transaction of pid {pid}, open for {age:.0f} s",) if is_held else ()
+        return self._bound(connection, moment.astimezone(UTC)), prepared
 
-    def advance(self, connection: Connection) -> Reading:
-        """Return the oldest open transaction's start; a prepared transaction keeps the bound where it was."""
-        moment, pid, age = connection.execute(self._statement, {"margin": self._margin}).one()
-        prepared = connection.execute(_PREPARED).scalars().all()
-        if prepared:
-            held = tuple(f"prepared transaction '{gid}'" for gid in prepared)
-            return Reading(self._bound, waiting=True, held_back_by=held)
-        self._bound = self._floored(moment)
-        held_by = () if pid is None else (f"transaction of pid {pid}, open for {float(age):.0f} s",)
-        return Reading(self._bound, waiting=True, held_back_by=held_by)
-
-    def _floored(self, moment: Any) -> object:
-        return floor_to_precision(moment, self._precision) if isinstance(moment, datetime) else moment
+    def _bound(self, connection: Connection, moment: datetime) -> object:
+        """Return a moment as the column would hold it, rounded down to its ticks."""
+        if not self._has_zone:
+            moment = _earliest_local(connection, moments_ahead(moment), self._zone)
+        return moment.date() if self._whole_days else floor_to_precision(moment, self._digits)
 
 
-def _in_column_zone(facts: CursorFacts) -> tuple[str, str]:
-    """Return SQL around a moment that gives it the column's type: with zone, local, or UTC when its default says so."""
-    if facts.type_name == "date":
-        return "CAST(", "AS date)"
-    if getattr(facts.type, "timezone", False):
-        return "(", ")"
-    if facts.default and "utc" in facts.default.lower():
-        return "timezone('UTC',", ")"
-    return "CAST(", "AS timestamp)"
+def _earliest_local(connection: Connection, moments: list[datetime], zone: str | None) -> datetime:
+    """Return the earliest local time of the moments, in ``zone`` or else the session's zone."""
+    local: datetime = connection.execute(_EARLIEST_LOCAL, {"zone": zone, "moments": moments}).scalar_one()
+    return local
+
+
+def _describe_prepared(waiting: Prepared) -> tuple[str, ...]:
+    return tuple(f"prepared transaction '{gid}'" for _, gid in sorted(waiting))
 
 
 class IdentityHorizon:
@@ -158,44 +244,64 @@ class IdentityHorizon:
     def __init__(self, table: Table, facts: CursorFacts) -> None:
         self._table = table
         self._facts = facts
-        self._barrier: Barrier[frozenset[tuple[str, int]]] = Barrier(
-            self._highest_id, self._writers, self._still_writing, _describe_writers
+        self._barrier: Barrier[Writers, Writers] = Barrier(
+            self._look, lambda writers: writers, _still_writing, _describe_writers
         )
 
     def prepare(self, connection: Connection) -> None:
-        """Refuse a standby and a sequence that caches ids."""
-        _refuse_standby(connection)
-        found = connection.execute(
-            _SEQUENCE_CACHE, {"relation": self._relation(connection), "column": self._facts.name}
-        ).one_or_none()
-        if found is not None:
+        """Refuse a standby, a subscribed table, and sequences that do not hand out growing ids one by one."""
+        _require_local_writes(connection, self._table)
+        relation = _relation(connection, self._table)
+        sequences = connection.execute(_SEQUENCES, {"relation": relation, "column": self._facts.name}).all()
+        for name, cache, increment, cycles in sequences:
+            _require_growing(name, cache, increment, cycles)
+        if len(sequences) > 1:
             raise SourceConfigurationError(
-                f"Sequence {found[0]} caches {found[1]} ids per session, so a low id can commit long after higher "
-                f"ones. Run: ALTER SEQUENCE {found[0]} CACHE 1"
+                f"Column '{self._facts.name}' of table '{self._table.name}' and its partitions draws from several "
+                f"sequences ({', '.join(row[0] for row in sequences)}), so a low id can commit long after higher ones. "
+                "Let every partition draw from the same sequence."
+            )
+        if not sequences and self._facts.generated_id:
+            raise SourceConfigurationError(
+                f"The sequence of column '{self._facts.name}' of table '{self._table.name}' cannot be told from its "
+                f"default {self._facts.default}. Write it as nextval('name'::regclass)."
             )
 
     def advance(self, connection: Connection) -> Reading:
         """Return the newest id whose writers have all ended, plus one."""
         return self._barrier.advance(connection)
 
-    def _relation(self, connection: Connection) -> str:
-        return connection.dialect.identifier_preparer.format_table(self._table)
-
-    def _highest_id(self, connection: Connection) -> object:
+    def _look(self, connection: Connection) -> tuple[object, Writers]:
+        relation = _relation(connection, self._table)
         column = connection.dialect.identifier_preparer.quote(self._facts.name)
-        return connection.execute(text(_HIGHEST_ID.format(column=column, table=self._relation(connection)))).scalar()
-
-    def _writers(self, connection: Connection) -> frozenset[tuple[str, int]]:
-        rows = connection.execute(_WRITERS, {"relation": self._relation(connection)}).all()
-        return frozenset((row[0], row[1]) for row in rows)
-
-    def _still_writing(self, connection: Connection, waiting: frozenset[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-        """A listed session that prepared its transaction goes on under another name, so any prepared one counts."""
-        present = self._writers(connection)
-        return frozenset(writer for writer in present if writer in waiting or writer[1] == 0)
+        highest, is_standby = connection.execute(text(_HIGHEST_ID.format(column=column, table=relation))).one()
+        _require_primary(is_standby)
+        writers = frozenset((row[0], row[1]) for row in connection.execute(_WRITERS, {"relation": relation}))
+        return None if highest is None else highest + 1, writers
 
 
-def _describe_writers(waiting: frozenset[tuple[str, int]]) -> tuple[str, ...]:
+def _require_growing(sequence: str, cache: int, increment: int, cycles: bool) -> None:
+    if cache > 1:
+        raise SourceConfigurationError(
+            f"Sequence {sequence} caches {cache} ids per session, so a low id can commit long after higher ones. Run: "
+            f"ALTER SEQUENCE {sequence} CACHE 1"
+        )
+    if increment < 1 or cycles:
+        raise SourceConfigurationError(
+            f"Sequence {sequence} does not only grow, so a new row can have a lower id than the checkpoint. Run: ALTER "
+            f"SEQUENCE {sequence} INCREMENT BY 1 NO CYCLE"
+        )
+
+
+def _still_writing(waiting: Writers, present: Writers) -> Writers:
+    """A session that is gone may have prepared its transaction, which goes on under another name."""
+    kept = waiting & present
+    if all(pid == 0 for _, pid in waiting - present):
+        return kept
+    return kept | {writer for writer in present if writer[1] == 0}
+
+
+def _describe_writers(waiting: Writers) -> tuple[str, ...]:
     return tuple(
         f"transaction of pid {pid}" if pid else f"prepared transaction {name.removeprefix('-1/')}"
         for name, pid in sorted(waiting)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
+from datetime import datetime
+
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from ....core.errors import SourceConfigurationError
 from ..inspection import CursorFacts
 from .base import Reading
+from .ticks import moments_ahead
+
+# The present moment in UTC. Expected rows: 1.
+_UTC_NOW = "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"
 
 
 class ServerTimeHorizon:
@@ -22,7 +27,7 @@ class ServerTimeHorizon:
     name = "server_time"
 
     def __init__(self, facts: CursorFacts) -> None:
-        self._now = text(f"SELECT {_time_expression(facts)}")
+        self._expression = _time_expression(facts)
         self._bound: object = None
 
     def prepare(self, connection: Connection) -> None:
@@ -48,13 +53,29 @@ class ServerTimeHorizon:
                 raise
             return Reading(self._bound, waiting=True, held_back_by=("another connection that is writing",))
         try:
-            self._bound = connection.execute(self._now).scalar()
+            self._bound = self._present(connection)
         finally:
             connection.exec_driver_sql("ROLLBACK")
         return Reading(self._bound, waiting=True)
 
+    def _present(self, connection: Connection) -> object:
+        if "'localtime'" not in self._expression:
+            return connection.exec_driver_sql(f"SELECT {self._expression}").scalar()
+        return _earliest_local(connection, self._expression)
+
+
+def _earliest_local(connection: Connection, expression: str) -> object:
+    """Return the earliest value of an expression in local time, now and while summer time may end soon."""
+    now = datetime.fromisoformat(str(connection.exec_driver_sql(_UTC_NOW).scalar()))
+    values = (
+        expression.replace("'now'", f"'{moment.isoformat(sep=' ', timespec='milliseconds')}'")
+        for moment in moments_ahead(now)
+    )
+    rows = " UNION ALL ".join(f"SELECT {value} AS moment" for value in values)
+    return connection.exec_driver_sql(f"SELECT min(moment) FROM ({rows})").scalar()
+
 
 def _time_expression(facts: CursorFacts) -> str:
     if facts.has_server_time_default:
-        return str(facts.default)
+        return f"({facts.default})"
     return "CAST(strftime('%s', 'now') AS INTEGER)" if facts.is_integer else "CURRENT_TIMESTAMP"

@@ -1,0 +1,20 @@
+"""A rule's tag stands in the docs, in the code that keeps it and in a test that shows it: the three sets are equal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TAG = re.compile(r"\[((?:LEASE|FENCE|CHECKPOINT|HORIZON)-[A-Z0-9-]+)\]")
+
+
+def tags_in(folder: str, pattern: str) -> set[str]:
+    return {tag for file in (ROOT / folder).rglob(pattern) for tag in TAG.findall(file.read_text(encoding="utf-8"))}
+
+
+def test_docs_code_and_tests_name_the_same_rules() -> None:
+    documented = tags_in("docs", "guarantees.md")
+    assert documented, "no rules are documented"
+    assert tags_in("src", "*.py") == documented
+    assert tags_in("tests", "*.py") == documented
