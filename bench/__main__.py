@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with durable_postgres() as server:
         for part in chosen:
             sections.append(PARTS[part](server, scale))
-            print(printed(sections[-1]), flush=True)
+            print(printed(sections[-1], scale), flush=True)
     if options.json is not None:
         write_json(options.json, sections, scale)
     failures = missed(sections) if scale.enforces_targets else []
     for line in failures:
-        print(f"MISSED: {line}")
+        print(f"target missed: {line}")
     return 1 if failures else 0
 
 

@@ -13,12 +13,14 @@ from azure_functions_db.trigger.runner import PollRunner
 
 from bench.orders import CURSOR, KEY, NAME, Orders
 
+Handler = Callable[[list[Any]], None]
+
 
 class MemoryState:
     """The five methods of its state store."""
 
-    def __init__(self) -> None:
-        self._checkpoint: dict[str, object] = {}
+    def __init__(self, checkpoint: dict[str, object] | None = None) -> None:
+        self._checkpoint = checkpoint or {}
 
     def acquire_lease(self, poller_name: str, ttl_seconds: int) -> str:
         return f"{poller_name} for {ttl_seconds} s"
@@ -36,9 +38,27 @@ class MemoryState:
         self._checkpoint = copy.deepcopy(checkpoint)
 
 
+def source_of(orders: Orders) -> SqlAlchemySource:
+    """Return its source on the table."""
+    return SqlAlchemySource(url=orders.url, table=NAME, cursor_column=CURSOR, pk_columns=[KEY])
+
+
+def runner(source: SqlAlchemySource, state: MemoryState, handler: Handler, batch_size: int, batches: int) -> PollRunner:
+    """Return its runner, which delivers up to ``batches`` batches a tick."""
+    return PollRunner(
+        name="bench",
+        source=source,
+        state_store=state,
+        normalizer=make_normalizer(cursor_column=CURSOR, pk_columns=[KEY]),
+        handler=handler,
+        batch_size=batch_size,
+        max_batches_per_tick=batches,
+    )
+
+
 def after_loop(orders: Orders, batch_size: int) -> Callable[[], None]:
     """Return a catch-up whose handler reads ``after`` of every event."""
-    source = SqlAlchemySource(url=orders.url, table=NAME, cursor_column=CURSOR, pk_columns=[KEY])
+    source = source_of(orders)
 
     def run() -> None:
         total = 0
@@ -48,15 +68,7 @@ def after_loop(orders: Orders, batch_size: int) -> Callable[[], None]:
             for event in events:
                 total += event.after["id"]
 
-        PollRunner(
-            name="bench",
-            source=source,
-            state_store=MemoryState(),
-            normalizer=make_normalizer(cursor_column=CURSOR, pk_columns=[KEY]),
-            handler=handle,
-            batch_size=batch_size,
-            max_batches_per_tick=orders.rows,
-        ).tick()
+        runner(source, MemoryState(), handle, batch_size, batches=orders.rows).tick()
         assert total == orders.checksum
 
     return run

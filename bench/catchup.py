@@ -11,7 +11,8 @@ from bench.rounds import Contestant, take_turns
 from bench.scale import Scale
 
 BATCH_SIZES = (100, 1000)
-TUPLES, DICTS, AZURE = "psycopg tuples", "psycopg dict rows", "azure-functions-db 0.8.3"
+TUPLES, DICTS, HAND = "psycopg tuples", "psycopg dict rows", "psycopg dict rows, own checkpoint"
+AZURE = "azure-functions-db 0.8.3"
 COUNTS, AFTER, IDENTITY = "Holdfast, counts", "Holdfast, reads after", "Holdfast, reads after and event_id"
 
 
@@ -36,11 +37,12 @@ def measure(server: PostgresServer, scale: Scale) -> Section:
 
 
 def _contestants(orders: Orders, batch_size: int, rounds: int) -> list[Contestant]:
-    slow_rounds = rounds if batch_size >= 1000 else 1  # a round of azure-functions-db takes a minute at batch 100
+    slow_rounds = min(rounds, 3 if batch_size >= 1000 else 1)  # a round of azure-functions-db takes up to a minute
     return [
         Contestant(TUPLES, psycopg_loops.tuple_loop(orders, batch_size), rounds),
         Contestant(COUNTS, holdfast_loop.catch_up(orders, batch_size, lambda tally: tally.count), rounds),
         Contestant(DICTS, psycopg_loops.dict_loop(orders, batch_size), rounds),
+        Contestant(HAND, psycopg_loops.dict_loop_with_checkpoint(orders, batch_size), rounds),
         Contestant(AFTER, holdfast_loop.catch_up(orders, batch_size, lambda tally: tally.read_after), rounds),
         Contestant(IDENTITY, holdfast_loop.catch_up(orders, batch_size, lambda tally: tally.read_identity), rounds),
         Contestant(AZURE, azure_functions_db_loop.after_loop(orders, batch_size), slow_rounds),
@@ -51,7 +53,7 @@ def _ratios(by_name: dict[str, Contestant]) -> dict[str, float]:
     """Return Holdfast's speed as a multiple of the others', best time against best time."""
     return {
         f"{ours} / {theirs}": round(by_name[theirs].best / by_name[ours].best, 3)
-        for theirs in (DICTS, AZURE)
+        for theirs in (DICTS, HAND, AZURE)
         for ours in (COUNTS, AFTER, IDENTITY)
     }
 

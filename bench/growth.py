@@ -1,11 +1,18 @@
-"""Growth: a batch must cost the same in the middle and at the end of a table, whatever the table's size."""
+"""Growth: a batch must cost the same in the middle and at the end of a table, whatever the table's size.
+
+Beside it, for comparison, what a batch of azure-functions-db costs at the same places: its query reads the index from
+the start each time.
+"""
 
 import statistics
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from tests.components.postgres import PostgresServer
 
+from bench.azure_functions_db_loop import MemoryState, source_of
+from bench.azure_functions_db_loop import runner as azure_runner
 from bench.holdfast_loop import Tally, application
 from bench.orders import NAME, Orders, filled
 from bench.report import Section, Target
@@ -16,6 +23,7 @@ from holdfast.state.reset import reset_to_cursor
 
 BATCH_SIZE = 100
 BATCHES = 20
+AZURE_BATCHES = 5
 POSITIONS = ("middle", "end")
 
 
@@ -29,6 +37,7 @@ class Place:
     runner: PollRunner
     start: KeysetCursor
     seconds: list[float] = field(default_factory=list)
+    azure_seconds: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -37,6 +46,10 @@ class Place:
     @property
     def median_ms(self) -> float:
         return statistics.median(self.seconds) * 1000
+
+    @property
+    def azure_median_ms(self) -> float:
+        return statistics.median(self.azure_seconds) * 1000
 
     def time_batches(self) -> None:
         """Time some batches from here; the first also looks up the horizon, so it does not count."""
@@ -49,6 +62,18 @@ class Place:
                 self.seconds.append(time.perf_counter() - started)
                 assert outcome.delivered == BATCH_SIZE
 
+    def time_azure_functions_db(self) -> None:
+        """Time some batches of azure-functions-db from here; the first also looks the table up."""
+        moment, key = self.start.value, self.start.key_values[0]
+        assert isinstance(moment, datetime)
+        state = MemoryState({"cursor": [moment.astimezone(UTC).isoformat(), key]})
+        runner = azure_runner(source_of(self.orders), state, lambda events: None, BATCH_SIZE, batches=1)
+        runner.tick()
+        for _ in range(AZURE_BATCHES):
+            started = time.perf_counter()
+            assert runner.tick() == BATCH_SIZE
+            self.azure_seconds.append(time.perf_counter() - started)
+
 
 def measure(server: PostgresServer, scale: Scale) -> Section:
     """Time batches in tables of different sizes, taking turns."""
@@ -59,12 +84,22 @@ def measure(server: PostgresServer, scale: Scale) -> Section:
     for number in range(scale.growth_rounds):
         for place in places if number % 2 == 0 else reversed(places):
             place.time_batches()
+    for place in places:
+        place.time_azure_functions_db()
+    return _section(places)
+
+
+def _section(places: list[Place]) -> Section:
     medians = {place.name: round(place.median_ms, 3) for place in places}
+    others = {place.name: round(place.azure_median_ms, 3) for place in places}
     ratio = max(medians.values()) / min(medians.values())
     return Section(
         f"Cost of a batch of {BATCH_SIZE} as the table grows",
-        [f"  {name:28}{value:>8.2f} ms/batch" for name, value in medians.items()],
-        {"median ms per batch": medians, "slowest / fastest": round(ratio, 3)},
+        [
+            f"  {'median ms per batch':28}{'Holdfast':>10}{'azure-functions-db 0.8.3':>28}",
+            *(f"  {name:28}{medians[name]:>10.2f}{others[name]:>28.2f}" for name in medians),
+        ],
+        {"Holdfast": medians, "azure-functions-db 0.8.3": others, "slowest / fastest": round(ratio, 3)},
         [Target("slowest / fastest place", ratio, at_most=1.3)],
     )
 

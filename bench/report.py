@@ -46,9 +46,10 @@ class Section:
     targets: Sequence[Target] = field(default_factory=tuple)
 
 
-def printed(section: Section) -> str:
-    """Return a section as text."""
-    verdicts = [f"{'met   ' if target.is_met else 'MISSED'} {target}" for target in section.targets]
+def printed(section: Section, scale: Scale) -> str:
+    """Return a section as text; a run that enforces no targets does not judge them either."""
+    words = {True: "met", False: "MISSED"} if scale.enforces_targets else {}
+    verdicts = [f"{words.get(target.is_met, 'not judged')}: {target}" for target in section.targets]
     return "\n".join(["", section.title, "=" * len(section.title), *section.lines, *verdicts])
 
 

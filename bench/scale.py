@@ -18,7 +18,7 @@ class Scale:
 FULL = Scale(
     name="full",
     catchup_rows=200_000,
-    catchup_rounds=5,
+    catchup_rounds=7,
     growth_rows=(10_000, 100_000, 1_000_000),
     growth_rounds=10,
     enforces_targets=True,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .app import Holdfast
+from .binding.reader import DbReader
+from .binding.writer import DbWriter
 from .core.config import DbConfig
 from .core.engine import EngineProvider
 from .core.errors import (
@@ -42,6 +44,10 @@ from .core.normalizer import EventNormalizer, make_normalizer
 from .core.retry import RetryPolicy
 from .core.telemetry import MetricsCollector
 from .core.types import CursorPart, CursorValue, RawRecord, SourceDescriptor
+from .decorator.bindings import DbBindings
+from .decorator.metadata import get_db_metadata
+from .decorator.out import DbOut
+from .decorator.triggering import ModelChange
 from .state.store import StateStore
 from .trigger.context import PollContext
 from .trigger.poll import PollTrigger
@@ -69,9 +75,13 @@ __all__ = [
     "CursorPart",
     "CursorSerializationError",
     "CursorValue",
+    "DbBindings",
     "DbConfig",
     "DbConnectionError",
     "DbError",
+    "DbOut",
+    "DbReader",
+    "DbWriter",
     "EngineProvider",
     "EventNormalizer",
     "FetchError",
@@ -85,6 +95,7 @@ __all__ = [
     "MetricsCollector",
     "MissingDependencyError",
     "MissingGrantError",
+    "ModelChange",
     "NotFoundError",
     "OpenTelemetryCollector",
     "PollContext",
@@ -105,6 +116,7 @@ __all__ = [
     "Unavailable",
     "UnreadableStateError",
     "WriteError",
+    "get_db_metadata",
     "make_normalizer",
 ]
 

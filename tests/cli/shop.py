@@ -1,5 +1,6 @@
 """A shop in a directory of its own, and the command line run there as a real process."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import EngineProvider, Holdfast
+from holdfast.state.reset import reset_to_beginning
 
 ORDERS = """
 CREATE TABLE orders (
@@ -56,9 +58,9 @@ class Shop:
         with closing(sqlite3.connect(self.file)) as connection, connection:
             connection.executemany("INSERT INTO orders (item) VALUES (?)", [(item,) for item in items])
 
-    def holdfast(self) -> Holdfast:
+    def holdfast(self, url: str | None = None) -> Holdfast:
         """The application as `APP` declares it, in this process."""
-        hf = Holdfast(self.url, engine_provider=self._provider)
+        hf = Holdfast(url or self.url, engine_provider=self._provider)
         hf.trigger("orders", cursor="updated_at", key="id")(lambda changes: None)
         return hf
 
@@ -79,6 +81,19 @@ class Shop:
         if not self.rows("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_state'"):
             return []
         return self.rows("SELECT name, etag, content FROM holdfast_state ORDER BY name")
+
+    def state(self) -> Any:
+        """The state document of `orders`."""
+        found = self.rows("SELECT content FROM holdfast_state WHERE name = 'state/default/orders.json'")
+        return json.loads(found[0][0])
+
+    def cursor(self) -> Any:
+        """Where `orders` stands; None at the beginning."""
+        return self.state()["checkpoint"].get("cursor")
+
+    def reset(self) -> None:
+        """Move `orders` to the beginning by hand."""
+        reset_to_beginning(self.holdfast().state, "orders", None)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}

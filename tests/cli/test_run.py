@@ -1,6 +1,5 @@
 """`holdfast run`: what it prints, how it drains, and what it leaves behind."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from holdfast.app import _signals_set
 from tests.cli.shop import ORDERS, PATIENCE_SECONDS, Shop
@@ -84,6 +82,9 @@ def running(shop: Shop, *arguments: str) -> Iterator[Running]:
     worker = Running(shop, *arguments)
     try:
         yield worker
+    except BaseException as error:
+        error.add_note(f"output of the worker:\n{worker.output}")
+        raise
     finally:
         worker.process.kill()
         worker.process.wait()
@@ -94,10 +95,6 @@ def slow_shop(shop: Shop, *items: str) -> Path:
     shop.sql(ORDERS + "CREATE TABLE shipped (id INTEGER NOT NULL);")
     shop.place(*items)
     return shop.directory
-
-
-def state_of_orders(shop: Shop) -> Any:
-    return json.loads(shop.rows("SELECT content FROM holdfast_state WHERE name = 'state/default/orders.json'")[0][0])
 
 
 def test_sigterm_lets_the_handler_in_progress_finish_and_commits_it(shop: Shop) -> None:
@@ -111,8 +108,8 @@ def test_sigterm_lets_the_handler_in_progress_finish_and_commits_it(shop: Shop) 
         assert worker.wait() == 0
         assert "Stopped: every handler finished" in worker.output
     assert shop.rows("SELECT id FROM shipped") == [(1,)]
-    assert state_of_orders(shop)["checkpoint"]["cursor"]["tiebreaker"] == {"id": 1}
-    assert state_of_orders(shop)["lease"]["owner_id"] is None
+    assert shop.state()["checkpoint"]["cursor"]["tiebreaker"] == {"id": 1}
+    assert shop.state()["lease"]["owner_id"] is None
 
 
 def test_handler_that_does_not_finish_in_time_ends_with_1_and_commits_nothing(shop: Shop) -> None:
@@ -124,8 +121,8 @@ def test_handler_that_does_not_finish_in_time_ends_with_1_and_commits_nothing(sh
         assert worker.output.splitlines()[-1].startswith("Error: A handler did not finish within 0.1 s")
         assert "Traceback" not in worker.output
     assert shop.rows("SELECT id FROM shipped") == []
-    assert state_of_orders(shop)["checkpoint"] == {}
-    assert state_of_orders(shop)["lease"]["owner_id"] is None
+    assert shop.state()["checkpoint"] == {}
+    assert shop.state()["lease"]["owner_id"] is None
 
 
 def test_several_triggers_run_in_one_process_and_say_so(shop: Shop) -> None:

@@ -83,7 +83,7 @@ def test_show_tells_source_horizon_lag_progress_and_audit(shop: Shop) -> None:
 def test_show_tells_how_old_the_oldest_waiting_row_is(shop: Shop) -> None:
     shop.deliver(*ITEMS)
     shop.sql("UPDATE orders SET updated_at = '2020-01-01 00:00:00.000'")
-    shop.cli("trigger", "reset-to-beginning", "orders", "--yes")
+    shop.reset()
     details = shown(shop, "--count")
     assert details["rows_waiting"] == 3
     assert details["lag_seconds"] > 24 * 3600
@@ -104,22 +104,21 @@ def test_show_tells_the_state_even_when_the_source_is_broken(shop: Shop) -> None
 
 def test_reset_to_beginning_delivers_every_row_again_and_can_be_undone(shop: Shop) -> None:
     shop.deliver(*ITEMS)
-    before = shown(shop)
+    before = shop.state()
     result = shop.cli("trigger", "reset-to-beginning", "orders", "--yes")
     assert result.returncode == 0
     assert "3 rows would be delivered from there, 3 of them again" in result.stderr
-    after = shown(shop)
-    assert after["cursor"] is None
-    assert after["fencing_token"] > before["fencing_token"]
-    assert f"Audit id {after['audit'][0]['audit_id']}" in result.stdout
+    assert shop.cursor() is None
+    assert shop.state()["lease"]["fencing_token"] > before["lease"]["fencing_token"]
+    assert f"Audit id {shop.state()['last_reset_id']}" in result.stdout
     assert "holdfast trigger undo orders" in result.stdout
 
     assert shop.cli("trigger", "undo", "orders", "--yes").returncode == 0
-    assert shown(shop)["cursor"] == before["cursor"]
+    assert shop.cursor() == before["checkpoint"]["cursor"]
     assert deliver_the_rest(shop) == 0
 
     assert shop.cli("trigger", "undo", "orders", "--yes").returncode == 0
-    assert shown(shop)["cursor"] is None
+    assert shop.cursor() is None
     assert deliver_the_rest(shop) == 3
 
 
@@ -130,13 +129,13 @@ def test_reset_to_cursor_continues_behind_that_row(shop: Shop) -> None:
     answer = json.loads(shop.cli(*command, "--yes", "--json").stdout)
     assert (answer["rows_after"], answer["rows_again"], answer["rows_skipped"]) == (2, 2, 0)
     assert answer["checkpoint_after"]["cursor"]["tiebreaker"] == {"id": 1}
-    assert answer["audit_id"] == shown(shop)["audit"][-1]["audit_id"]
+    assert answer["audit_id"] == shop.state()["last_reset_id"]
     assert deliver_the_rest(shop) == 2
 
 
 def test_reset_forward_says_what_would_not_be_delivered(shop: Shop) -> None:
     shop.deliver(*ITEMS)
-    shop.cli("trigger", "reset-to-beginning", "orders", "--yes")
+    shop.reset()
     command = ("trigger", "reset-to-cursor", "orders", "2999-01-01 00:00:00", "--key", "1", "--dry-run")
     assert "3 rows now waiting would NOT be delivered" in shop.cli(*command).stdout
 
@@ -162,10 +161,10 @@ def test_reset_to_checkpoint_takes_what_show_printed(shop: Shop) -> None:
     (shop.directory / "document.json").write_text(json.dumps(kept["document"]))
     (shop.directory / "checkpoint.json").write_text(json.dumps(kept["document"]["checkpoint"]))
     for file in ("whole.json", "document.json", "checkpoint.json"):
-        shop.cli("trigger", "reset-to-beginning", "orders", "--yes")
+        shop.reset()
         result = shop.cli("trigger", "reset-to-checkpoint", "orders", file, "--yes")
         assert result.returncode == 0, result.stderr
-        assert shown(shop)["cursor"] == kept["cursor"]
+        assert shop.cursor() == kept["cursor"]
     assert deliver_the_rest(shop) == 0
 
 
@@ -196,7 +195,7 @@ def test_clone_lets_another_trigger_start_at_the_same_place(shop: Shop) -> None:
     assert shop.cli("trigger", "clone", "orders", "copy", "--yes").returncode == 0
     view = hf.state.read("copy")
     assert view is not None
-    assert view.checkpoint["cursor"] == shown(shop)["cursor"]
+    assert view.checkpoint["cursor"] == shop.cursor()
     before = shop.documents()
     assert_one_sentence(shop.cli("trigger", "clone", "orders", "copy", "--yes"), 2, "has state already")
     assert shop.documents() == before
@@ -213,8 +212,8 @@ CHANGES = [
 
 def shop_that_was_changed(shop: Shop) -> Shop:
     shop.deliver(*ITEMS)
-    (shop.directory / "kept.json").write_text(json.dumps(shown(shop)))
-    shop.cli("trigger", "reset-to-beginning", "orders", "--yes")
+    (shop.directory / "kept.json").write_text(json.dumps(shop.state()))
+    shop.reset()
     return shop
 
 
@@ -252,13 +251,13 @@ def test_trigger_that_is_no_longer_declared_can_still_be_reset(shop: Shop) -> No
     result = shop.cli("trigger", "reset-to-beginning", "orders", "--yes")
     assert result.returncode == 0
     assert "cannot be told" in result.stderr
-    assert shown(shop)["cursor"] is None
+    assert shop.cursor() is None
 
 
 @pytest.mark.parametrize(("typed", "code"), [("orders", 0), ("order", 3), ("", 3)])
 def test_name_typed_on_a_terminal(shop: Shop, typed: str, code: int) -> None:
     shop.deliver(*ITEMS)
-    before = shown(shop)["cursor"]
+    before = shop.cursor()
     controller, terminal = pty.openpty()
     os.write(controller, f"{typed}\n".encode())
     try:
@@ -268,8 +267,7 @@ def test_name_typed_on_a_terminal(shop: Shop, typed: str, code: int) -> None:
         os.close(terminal)
     assert result.returncode == code, result.stderr
     assert "Type the trigger's name (orders)" in result.stderr
-    assert (shown(shop)["cursor"] is None) == (code == 0)
-    assert code == 0 or shown(shop)["cursor"] == before
+    assert shop.cursor() == (None if code == 0 else before)
 
 
 def test_application_is_imported_from_the_current_directory(shop: Shop, tmp_path: Path) -> None:

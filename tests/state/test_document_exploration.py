@@ -1,4 +1,7 @@
-"""Every state the document functions can reach keeps the rules; with any one guard gone, the exploration notices."""
+"""Every state the document functions can reach keeps the rules; with any one guard gone, the exploration notices.
+
+Shows [LEASE-1], [LEASE-2], [LEASE-3], [FENCE-1] and [CHECKPOINT-1].
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.core.errors import Ambiguous, Conflict, Unavailable
+from holdfast.core.errors import Ambiguous, ConfigurationError, Conflict, Unavailable
 from holdfast.state.documents import DocumentStore, ETag
 from tests.components.proxy import FaultProxy
 from tests.state.stores_under_test import ALL, OVER_HTTP, WITH_SERVER, StoreUnderTest, build
@@ -30,7 +30,6 @@ COMPONENT = {"blob": "azurite", "table": "azurite"} | {
 AWKWARD_NAMES = [
     "state/app/with space.json",
     "state/app/with space",
-    "state/app/with space ",
     "state/app/WITH SPACE",
     "state/app/with+plus",
     "state/app/50%",
@@ -233,6 +232,22 @@ def test_names_keep_apart_whatever_they_hold(store: DocumentStore) -> None:
         assert content_of(store, name) == document(100 + number), name
         store.delete(name, etag_of(store, name))
     assert list(store.list("")) == []
+
+
+@every_store
+@pytest.mark.parametrize("name", ["", "a//b", "../a", "a/..", "a.", "a ", "a\\b", "a\nb"])
+def test_a_name_that_some_store_would_bend_is_refused(store: DocumentStore, name: str) -> None:
+    etag = store.create(NAME, document(1)).etag
+    calls: list[Callable[[], object]] = [
+        lambda: store.read(name),
+        lambda: store.create(name, document(1)),
+        lambda: store.replace(name, document(1), etag),
+        lambda: store.delete(name, etag),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="document name"):
+            call()
+    assert list(store.list("")) == [NAME]
 
 
 @every_store

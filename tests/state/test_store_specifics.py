@@ -14,7 +14,7 @@ from azure.storage.blob import ContainerClient
 from botocore.config import Config
 
 from holdfast.core.errors import ConfigurationError, Conflict, StateStoreError, Unavailable, UnreadableStateError
-from holdfast.state.documents import DocumentStore, ETag
+from holdfast.state.documents import DocumentStore
 from holdfast.state.stores._names import checked_document_name, decoded_name, encoded_name
 from holdfast.state.stores.blob import BlobDocumentStore
 from holdfast.state.stores.cosmos import CosmosDocumentStore
@@ -56,6 +56,8 @@ def test_a_connection_string_opens_and_if_need_be_creates_the_place(
     assert list(second.list("")) == [NAME]
 
 
+# azure-data-tables asks an XML element for its truth when a refusal comes as XML; Python 3.12 warns about that.
+@pytest.mark.filterwarnings("ignore:Testing an element's truth value:DeprecationWarning")
 @pytest.mark.component("azurite")
 @pytest.mark.parametrize("kind", [BlobDocumentStore, TableDocumentStore])
 def test_a_connection_string_that_cannot_work_is_told_apart(
@@ -241,20 +243,10 @@ def test_a_partition_key_path_must_have_one_level(
 BAD_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a.", "a./b", "a\\b", "a\x00b", "a\nb"]
 
 
-@pytest.mark.parametrize("name", [*BAD_NAMES, "\ud800", "é" * 451])
-def test_a_name_that_some_store_would_bend_is_refused_by_all(name: str) -> None:
+@pytest.mark.parametrize("name", [*BAD_NAMES, "a ", "a /b", "\ud800", "é" * 451])
+def test_a_name_that_some_store_would_bend_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="document name"):
         checked_document_name(name)
-    store = MemoryDocumentStore()
-    calls: list[Callable[[], object]] = [
-        lambda: store.read(name),
-        lambda: store.create(name, b"{}"),
-        lambda: store.replace(name, b"{}", ETag("1")),
-        lambda: store.delete(name, ETag("1")),
-    ]
-    for call in calls:
-        with pytest.raises(ConfigurationError):
-            call()
 
 
 @pytest.mark.parametrize("name", ["state/app/é 日.json", "=2F", "a=b", "%2F", "~", "\N{GRINNING FACE}", "A", "a"])

@@ -21,8 +21,9 @@ _EVENTS_AND_CONTEXT = 2
 class HandlerInvoker:
     """A handler whose form was looked at once: one positional parameter gets the events, two get the context too."""
 
-    def __init__(self, handler: Callable[..., Any]) -> None:
+    def __init__(self, handler: Callable[..., Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._handler = handler
+        self._loop = loop
         self._takes_context = _positional_parameters(handler) >= _EVENTS_AND_CONTEXT
         self.is_async = _is_async(handler)
 
@@ -34,7 +35,7 @@ class HandlerInvoker:
         """
         result = self._handler(events, context) if self._takes_context else self._handler(events)
         if inspect.isawaitable(result):
-            _wait_for(result, lease)
+            _wait_for(result, lease, self._loop or _own_loop.running())
 
 
 def _positional_parameters(handler: Callable[..., Any]) -> int:
@@ -74,8 +75,11 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     return any(inspect.iscoroutinefunction(form) for form in (handler, unwrapped, call))
 
 
-def _wait_for(awaitable: Awaitable[Any], lease: HeldLease) -> None:
-    future = _loop.submit(awaitable)
+def _wait_for(awaitable: Awaitable[Any], lease: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
+    async def run() -> Any:
+        return await awaitable
+
+    future = asyncio.run_coroutine_threadsafe(run(), loop)
     lease.when_lost(lambda: _cancel(future))
     try:
         future.result()
@@ -92,21 +96,14 @@ def _cancel(future: concurrent.futures.Future[Any]) -> None:
 
 
 class _EventLoopThread:
-    """One event loop for all async handlers of the process, on a thread of its own, started on first use."""
+    """One event loop for async handlers called by code that has none, on a thread of its own, started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def submit(self, awaitable: Awaitable[Any]) -> concurrent.futures.Future[Any]:
-        """Run an awaitable on the loop."""
-
-        async def run() -> Any:
-            return await awaitable
-
-        return asyncio.run_coroutine_threadsafe(run(), self._running())
-
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def running(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, started."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -114,4 +111,4 @@ class _EventLoopThread:
             return self._loop
 
 
-_loop = _EventLoopThread()
+_own_loop = _EventLoopThread()

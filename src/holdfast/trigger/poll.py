@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,12 @@ class PollTrigger:
         """Deliver what changed to ``handler`` (``def`` or ``async def``); return how many events were delivered."""
         del timer
         return PollRunner(handler=handler, **self._settings).tick()
+
+    async def run_async(self, *, timer: object, handler: Callable[..., Any]) -> int:
+        """Do what ``run`` does without blocking the event loop; an async handler runs on this loop."""
+        del timer
+        runner = PollRunner(handler=handler, loop=asyncio.get_running_loop(), **self._settings)
+        return await asyncio.to_thread(runner.tick)
 
 
 def _unused(events: object) -> None:

@@ -6,6 +6,7 @@ written through ``context.transaction``, which commit together with the checkpoi
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,6 +74,7 @@ class PollRunner:
         transaction_engine: Engine | None = None,
         clock: Clock | None = None,
         stop: threading.Event | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         for setting, value in (
             ("batch_size", batch_size),
@@ -90,7 +92,7 @@ class PollRunner:
         self._source = adapted(source)
         self._state_store = state_store
         self._normalizer = normalizer
-        self._invoker = HandlerInvoker(handler)
+        self._invoker = HandlerInvoker(handler, loop)
         self._batch_size = batch_size
         self._max_batches = max_batches_per_tick
         self._ttl_seconds = lease_ttl_seconds

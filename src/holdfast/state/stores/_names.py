@@ -19,15 +19,15 @@ def checked_document_name(name: str) -> str:
     """Return ``name`` when every store can keep a document under it.
 
     Raises:
-        ConfigurationError: a segment between slashes is empty or ends with a dot (so also ``.`` and ``..``),
-            or the name holds a backslash or control character, is not valid Unicode, or is longer than 900
-            bytes.
+        ConfigurationError: a segment between slashes is empty or ends with a dot (so also ``.`` and ``..``)
+            or a space (which some databases ignore), or the name holds a backslash or control character, is
+            not valid Unicode, or is longer than 900 bytes.
     """
-    segments_are_sound = all(segment and not segment.endswith(".") for segment in name.split("/"))
+    segments_are_sound = all(segment and not segment.endswith((".", " ")) for segment in name.split("/"))
     if not segments_are_sound or "\\" in name or _CONTROL.search(name) or not _fits(name):
         raise ConfigurationError(
             f"The document name {name!r} cannot be used: give 1 to {_LONGEST_BYTES} bytes of text without "
-            "backslashes or control characters, where no part between slashes is empty or ends with a dot."
+            "backslashes or control characters, where no part between slashes is empty or ends with a dot or space."
         )
     return name
 
@@ -46,6 +46,21 @@ def encoded_name(name: str) -> str:
     a prefix of the result.
     """
     return "".join(chr(byte) if byte in _LITERAL else f"={byte:02X}" for byte in name.encode())
+
+
+def encoded_key(name: str, longest: int, store: str) -> str:
+    """Return the encoded form of a document's name where ``store`` allows keys of ``longest`` characters.
+
+    Raises:
+        ConfigurationError: the name cannot be used, or its encoded form is longer.
+    """
+    key = encoded_name(checked_document_name(name))
+    if len(key) > longest:
+        raise ConfigurationError(
+            f"The document name {name!r} is too long for {store}: as a key it has {len(key)} characters, and {longest} "
+            "are allowed. Choose one that is shorter or plainer."
+        )
+    return key
 
 
 def decoded_name(encoded: str) -> str:

@@ -10,7 +10,7 @@ from holdfast.core.errors import ConfigurationError, MissingDependencyError, Unr
 from holdfast.state.documents import ETag, Snapshot, Written
 
 from ._http import SKEW_MARGIN_SECONDS, Call, Place
-from ._names import checked_document_name, encoded_name
+from ._names import encoded_key
 
 try:
     from azure.core import MatchConditions
@@ -22,6 +22,8 @@ except ImportError as error:
     raise MissingDependencyError(
         "CosmosDocumentStore needs azure-cosmos: run \"pip install 'holdfast[cosmos]'\"."
     ) from error
+
+_LONGEST_ID = 1023
 
 
 class CosmosDocumentStore:
@@ -133,7 +135,7 @@ class CosmosDocumentStore:
 
 
 def _key(name: str) -> str:
-    return encoded_name(checked_document_name(name))
+    return encoded_key(name, _LONGEST_ID, "Cosmos")
 
 
 def _encoded(content: bytes) -> dict[str, str]:

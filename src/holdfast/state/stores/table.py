@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.core.errors import (
-    ConfigurationError,
     MissingDependencyError,
     StateStoreError,
     UnreadableStateError,
@@ -14,7 +13,7 @@ from holdfast.core.errors import (
 from holdfast.state.documents import ETag, Snapshot, Written
 
 from ._http import SKEW_MARGIN_SECONDS, Call, Failure, Place, classify
-from ._names import checked_document_name, decoded_name, encoded_name
+from ._names import decoded_name, encoded_key, encoded_name
 
 try:
     from azure.core import MatchConditions
@@ -153,13 +152,7 @@ class TableDocumentStore:
 
 
 def _key(name: str) -> str:
-    key = encoded_name(checked_document_name(name))
-    if len(key) > _LONGEST_KEY:
-        raise ConfigurationError(
-            f"The document name {name!r} is too long for an Azure table: as a key it has {len(key)} "
-            f"characters, and {_LONGEST_KEY} are allowed. Choose one that is shorter or plainer."
-        )
-    return key
+    return encoded_key(name, _LONGEST_KEY, "an Azure table")
 
 
 def _entity(name: str, content: bytes) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import MetaData, Table, inspect, text
+from sqlalchemy.dialects.mysql import TIMESTAMP
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.reflection import Inspector
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SAWarning
@@ -23,6 +25,7 @@ from sqlalchemy.types import (
     Integer,
     NullType,
     SmallInteger,
+    String,
     TypeEngine,
     UserDefinedType,
 )
@@ -30,11 +33,32 @@ from sqlalchemy.types import (
 from ...core.config import safe_url
 from ...core.errors import DbConnectionError, SourceConfigurationError
 
-_SERVER_TIME = re.compile(
-    r"current_timestamp|current_date|now\b|localtimestamp|clock_timestamp|statement_timestamp|transaction_timestamp"
-    r"|strftime|datetime\(|unixepoch|julianday|sysdate|getdate|getutcdate|sysdatetime|sysutcdatetime|utc_timestamp",
+_POSTGRES_CLOCK = re.compile(
+    r"(now|transaction_timestamp|statement_timestamp|clock_timestamp)\(\)"
+    r"|(current_timestamp|localtimestamp)(\((?P<digits>\d)\))?|(?P<day>current_date)",
     re.IGNORECASE,
 )
+# What may stand around the clock in a default and still give a time that never goes back.
+_POSTGRES_AROUND = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\((?P<inner>.*)\)",
+        r"(?P<inner>.*)::timestamp(\((?P<digits>\d)\))? with(out)? time zone",
+        r"(?P<inner>.*)(?P<day>::date)",
+        r"(?P<inner>.*) at time zone '(?P<zone>[\w/+-]+)'(::text)?",
+        r"timezone\('(?P<zone>[\w/+-]+)'(::text)?, (?P<inner>.*)\)",
+    )
+)
+_MYSQL_CLOCK = re.compile(
+    r"((current_timestamp|now|sysdate|localtime|localtimestamp|(?P<utc>utc_timestamp))\((?P<digits>\d?)\)"
+    r"|(?P<day>curdate\(\)|current_date(\(\))?|(?P<utc_day>utc_date\(\))))"
+    r"( on update (current_timestamp|now)\((?P<update_digits>\d?)\))?",
+    re.IGNORECASE,
+)
+_SQLITE_CLOCK = re.compile(
+    r"current_timestamp|current_date|'now'|\b(datetime|date|unixepoch|julianday)\(\s*\)", re.IGNORECASE
+)
+_AUTOINCREMENT = re.compile(r"primary\s+key(\s+(asc|desc))?(\s+on\s+conflict\s+\w+)?\s+autoincrement\b", re.IGNORECASE)
 
 # Names the type of columns SQLAlchemy has no type for. Expected rows: one per column asked for.
 _POSTGRES_TYPE_NAMES = text(
@@ -63,8 +87,23 @@ class NamedType(UserDefinedType[Any]):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerClock:
+    """How a default writes the server's time: in how many decimal places of a second, and in which zone's local time.
+
+    None stands for all places the column has, and for the session's zone.
+    """
+
+    digits: int | None = None
+    zone: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CursorFacts:
-    """What is known of the cursor column."""
+    """What is known of the cursor column.
+
+    ``clock`` tells that the database fills the column from its own clock, with values that never go back. ``digits``
+    are the decimal places of a second that its values have (None: microseconds).
+    """
 
     name: str
     type: TypeEngine[Any]
@@ -73,6 +112,8 @@ class CursorFacts:
     default: str | None
     generated_id: bool
     fills_itself_on_update: bool = False
+    clock: ServerClock | None = None
+    digits: int | None = None
 
     @property
     def is_integer(self) -> bool:
@@ -85,9 +126,78 @@ class CursorFacts:
         return isinstance(self.type, (DateTime, Date)) or self.has_server_time_default
 
     @property
+    def may_hold_time(self) -> bool:
+        """Return whether a SQLite column without a time default can hold times: as text, or as whole seconds."""
+        return isinstance(self.type, (String, Integer))
+
+    @property
     def has_server_time_default(self) -> bool:
         """Return whether the database itself writes the time into the column."""
-        return self.default is not None and _SERVER_TIME.search(self.default) is not None
+        return self.clock is not None
+
+
+def server_clock(dialect_name: str, column_type: TypeEngine[Any], default: str | None) -> ServerClock | None:
+    """Return how a column's default writes the server's time; None when it does not, or with values that may go back.
+
+    ``now() - interval '1 day'`` or ``date_trunc('hour', now())`` write values below the clock, where a poll has been
+    already: what is not surely the plain clock is not taken for it.
+    """
+    if default is None:
+        return None
+    if dialect_name == "sqlite":  # there the horizon evaluates the default itself
+        return ServerClock() if _SQLITE_CLOCK.search(default) else None
+    if not isinstance(column_type, (DateTime, Date)):
+        return None
+    if dialect_name == "postgresql":
+        return _postgres_clock(column_type, default.strip())
+    return _mysql_clock(column_type, default.strip()) if dialect_name in ("mysql", "mariadb") else None
+
+
+def _postgres_clock(column_type: TypeEngine[Any], default: str) -> ServerClock | None:
+    inner, digits, zone, whole_days = default, 6, None, False
+    while (found := _POSTGRES_CLOCK.fullmatch(inner)) is None:
+        around = next((match for pattern in _POSTGRES_AROUND if (match := pattern.fullmatch(inner))), None)
+        if around is None:
+            return None
+        parts = around.groupdict()
+        if parts.get("zone") and (zone or getattr(column_type, "timezone", False)):
+            return None  # local time taken for another zone's
+        zone = parts.get("zone") or zone
+        digits = min(digits, int(parts.get("digits") or 6))
+        whole_days = whole_days or bool(parts.get("day"))
+        inner = parts["inner"].strip()
+    whole_days = whole_days or bool(found["day"])
+    if whole_days and not isinstance(column_type, Date):
+        return None
+    return ServerClock(min(digits, int(found["digits"] or 6)), zone)
+
+
+def _mysql_clock(column_type: TypeEngine[Any], default: str) -> ServerClock | None:
+    while default.startswith("(") and default.endswith(")"):
+        default = default[1:-1].strip()
+    found = _MYSQL_CLOCK.fullmatch(default)
+    if found is None or (found["day"] and not isinstance(column_type, Date)):
+        return None
+    is_utc = bool(found["utc"] or found["utc_day"])
+    if is_utc and isinstance(column_type, TIMESTAMP):
+        return None  # UTC taken for the session's time
+    digits = [int(found[name] or 0) for name in ("digits", "update_digits") if found[name] is not None]
+    return ServerClock(min(digits, default=0), "utc" if is_utc else None)
+
+
+def _digits(dialect_name: str, column_type: TypeEngine[Any], clock: ServerClock | None) -> int | None:
+    """Return the decimal places of a second a time column's values have: those of the column or fewer."""
+    of_column = getattr(column_type, "fsp" if dialect_name in ("mysql", "mariadb") else "precision", None)
+    if of_column is None:
+        of_column = 0 if dialect_name in ("mysql", "mariadb") else 6
+    return of_column if clock is None or clock.digits is None else min(of_column, clock.digits)
+
+
+@contextmanager
+def _unknown_types_allowed() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SAWarning)
+        yield
 
 
 def reflect(engine: Engine, table: str, schema: str | None) -> Table:
@@ -97,8 +207,7 @@ def reflect(engine: Engine, table: str, schema: str | None) -> Table:
         SourceConfigurationError: there is no such table; the message lists near names.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SAWarning)  # types it does not know are filled in below
+        with _unknown_types_allowed():  # they are filled in below
             reflected = Table(table, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
     except NoSuchTableError as error:
         raise SourceConfigurationError(_missing_table_message(engine, table, schema)) from error
@@ -142,9 +251,11 @@ def require_columns(table: Table, names: Sequence[str]) -> None:
 def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
     """Return what the database says about the cursor column."""
     found = inspect(engine)
-    described = next(column for column in found.get_columns(table.name, table.schema) if column["name"] == cursor)
+    with _unknown_types_allowed():
+        described = next(column for column in found.get_columns(table.name, table.schema) if column["name"] == cursor)
     default = described.get("default")
     reflected = table.c[cursor]
+    clock = server_clock(engine.dialect.name, reflected.type, None if default is None else str(default))
     return CursorFacts(
         name=cursor,
         type=reflected.type,
@@ -153,6 +264,8 @@ def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
         default=None if default is None else str(default),
         generated_id=_is_generated_id(engine, found, table, cursor, dict(described)),
         fills_itself_on_update="on update" in str(default).lower(),
+        clock=clock,
+        digits=_digits(engine.dialect.name, reflected.type, clock),
     )
 
 
@@ -172,7 +285,7 @@ def _is_sqlite_autoincrement(engine: Engine, found: Inspector, table: Table, cur
         sql = connection.execute(
             text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name"), {"name": table.name}
         ).scalar()
-    return key == [cursor] and "autoincrement" in str(sql).lower()
+    return key == [cursor] and _AUTOINCREMENT.search(str(sql)) is not None
 
 
 def missing_index(engine: Engine, table: Table, cursor: str, keys: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ from . import mysql, postgres, sqlite
 from .base import Horizon, Unbounded
 
 HorizonName = Literal["auto", "xid8", "server_time", "identity", "none"]
+_DIALECTS = frozenset({"postgresql", "mysql", "mariadb", "sqlite"})
 HORIZON_NAMES: tuple[str, ...] = ("auto", "xid8", "server_time", "identity", "none")
 
 
@@ -41,6 +42,12 @@ def choose(asked: str, dialect_name: str, table: Table | None, facts: CursorFact
 
 
 def _fitting(dialect_name: str, table: Table, facts: CursorFacts) -> str:
+    if dialect_name not in _DIALECTS:
+        raise NoSoundHorizonError(
+            f"No horizon is known for {dialect_name}, so a row that commits late would be skipped for ever. Choose "
+            "one: lookback=<seconds> to re-read a window and drop what was delivered; horizon='none' if rows commit in "
+            "cursor order."
+        )
     if dialect_name == "postgresql" and facts.type_name == "xid8":
         return "xid8"
     if facts.generated_id:
@@ -67,10 +74,10 @@ def _refusal(table: Table, facts: CursorFacts) -> str:
 def _build(name: str, dialect_name: str, table: Table, facts: CursorFacts, margin: timedelta) -> Horizon:
     if name == "xid8" and dialect_name == "postgresql" and facts.type_name == "xid8":
         return postgres.XidHorizon(table, facts)
-    if (name == "server_time" and facts.is_time) or (name == "server_time" and dialect_name == "sqlite"):
+    if name == "server_time" and (facts.is_time or (dialect_name == "sqlite" and facts.may_hold_time)):
         match dialect_name:
             case "postgresql":
-                return postgres.ServerTimeHorizon(facts, margin)
+                return postgres.ServerTimeHorizon(table, facts, margin)
             case "mysql" | "mariadb":
                 return mysql.ServerTimeHorizon(facts, margin)
             case "sqlite":

@@ -56,8 +56,7 @@ _CLOCK = text("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")
 # more, our own among them unless the copy is older.
 _TRANSACTIONS = (
     "SELECT /* holdfast listing {clock} */ trx_mysql_thread_id, trx_id, trx_started, "
-    "TIMESTAMPDIFF(SECOND, trx_started, NOW()), trx_is_read_only, trx_query FROM information_schema.innodb_trx "
-    "WHERE trx_mysql_thread_id <> CONNECTION_ID() OR trx_query IS NOT NULL"
+    "TIMESTAMPDIFF(SECOND, trx_started, NOW()), trx_is_read_only, trx_query FROM information_schema.innodb_trx"
 )
 _ASKED_AT = re.compile(r"/\* holdfast listing (\d+) \*/")
 

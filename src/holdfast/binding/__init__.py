@@ -1,0 +1,1 @@
+"""Reading and writing rows from a function body: ``DbReader`` and ``DbWriter``."""

@@ -1,0 +1,231 @@
+"""``DbWriter``: rows in, one by one or many at a time, alone or in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Table, bindparam, delete, insert, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.expression import Executable
+
+from ..core.config import DbConfig
+from ..core.engine import EngineProvider, writing
+from ..core.errors import ConfigurationError, WriteError
+from .base import TableBinding, check_columns, check_key
+from .upsert import upsert_statement
+
+RowData = dict[str, object]
+_KEY_PREFIX = "holdfast_key_"
+
+
+class DbWriter(TableBinding):
+    """Writes rows of one table. Make one per invocation (or use ``with``); not for sharing between threads.
+
+    Every call is a transaction of its own, unless it is made inside ``with writer.transaction():``. The batch forms are
+    all or nothing, and send all rows with one statement: pipelined in one go on PostgreSQL, as multi-row INSERTs on
+    MySQL and MariaDB.
+    """
+
+    _error_class = WriteError
+
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        table: str,
+        schema: str | None = None,
+        engine_provider: EngineProvider | None = None,
+        db_config: DbConfig | None = None,
+    ) -> None:
+        if not table:
+            raise ConfigurationError("table must not be empty.")
+        super().__init__(url=url, table=table, schema=schema, engine_provider=engine_provider, db_config=db_config)
+        self._connection: Connection | None = None
+        self._was_closed_inside = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[DbWriter]:
+        """Commit every write made inside the block together; roll all of them back when it raises.
+
+        Raises:
+            WriteError: one is open already, or the commit failed.
+        """
+        if self._connection is not None:
+            raise WriteError("A transaction() is already active on this writer: they do not nest.")
+        with self._translated("The transaction"):
+            self._connection = writing(self._engine)
+            active = self._connection.begin()
+        self._was_closed_inside = False
+        try:
+            yield self
+            if not self._was_closed_inside:
+                with self._translated("The commit"):
+                    active.commit()
+        finally:
+            self._end_transaction()
+
+    def close(self) -> None:
+        """Close what this object owns. Inside ``transaction()`` it rolls back and refuses later writes in the block."""
+        if self._connection is not None:
+            self._was_closed_inside = True
+            self._end_transaction()
+        super().close()
+
+    def insert(self, *, data: RowData) -> None:
+        """Insert one row.
+
+        Raises:
+            ConfigurationError: the table has no such column.
+            WriteError: the database refused it, for example because the key exists.
+        """
+        self.insert_many(rows=[data])
+
+    def insert_many(self, *, rows: list[RowData]) -> None:
+        """Insert rows with the same columns, all or none. An empty list is a no-op.
+
+        Raises:
+            ConfigurationError: the table has no such column.
+            WriteError: rows have different columns, or the database refused one.
+        """
+        self._write_many("insert", rows, lambda table: insert(table))
+
+    def upsert(self, *, data: RowData, conflict_columns: list[str]) -> None:
+        """Insert one row, or update the one that has the same ``conflict_columns``.
+
+        Raises:
+            ConfigurationError: an unknown column, or a dialect without upsert.
+            WriteError: the database refused it, for example because no unique index covers ``conflict_columns``.
+        """
+        self.upsert_many(rows=[data], conflict_columns=conflict_columns)
+
+    def upsert_many(self, *, rows: list[RowData], conflict_columns: list[str]) -> None:
+        """Upsert rows with the same columns, all or none; of rows with an equal key the last one wins."""
+
+        def build(table: Table) -> Executable:
+            check_columns(table, iter(conflict_columns), "conflict_columns")
+            return upsert_statement(table, list(rows[0]), conflict_columns, self._engine.dialect)
+
+        self._write_many("upsert", rows, build)
+
+    def update(self, *, data: RowData, pk: RowData) -> None:
+        """Set columns of the row with this primary key. A no-op when there is none.
+
+        Raises:
+            ConfigurationError: an unknown column, or ``pk`` is not exactly the primary key.
+            WriteError: the database refused it.
+        """
+
+        def build(table: Table) -> Executable:
+            check_columns(table, data)
+            check_key(table, pk)
+            return update(table).where(*_by_key(table, pk)).values(data)
+
+        self._write("update", build, {_KEY_PREFIX + name: value for name, value in pk.items()})
+
+    def update_many(self, *, rows: list[RowData]) -> None:
+        """Update rows that hold their primary key and the columns to set, all or none. An empty list is a no-op."""
+
+        def build(table: Table) -> Executable:
+            key = [column.name for column in table.primary_key.columns]
+            check_key(table, {name: None for name in rows[0] if name in key})
+            changed = [name for name in rows[0] if name not in key]
+            if not changed:
+                raise ConfigurationError("update_many rows hold nothing but the primary key: there is nothing to set.")
+            return (
+                update(table)
+                .where(*_by_key(table, dict.fromkeys(key)))
+                .values({name: bindparam(name) for name in changed})
+            )
+
+        self._write_many("update", rows, build, _with_prefixed_keys)
+
+    def delete(self, *, pk: RowData) -> None:
+        """Delete the row with this primary key. A no-op when there is none.
+
+        Raises:
+            ConfigurationError: ``pk`` is not exactly the primary key.
+            WriteError: the database refused it.
+        """
+        self.delete_many(pks=[pk])
+
+    def delete_many(self, *, pks: list[RowData]) -> None:
+        """Delete rows by their primary keys, all or none. An empty list is a no-op."""
+
+        def build(table: Table) -> Executable:
+            check_key(table, pks[0])
+            return delete(table).where(*_by_key(table, pks[0]))
+
+        self._write_many("delete", pks, build, _with_prefixed_keys, checks_columns=False)
+
+    def _write_many(
+        self,
+        verb: str,
+        rows: Sequence[RowData],
+        build: Callable[[Table], Executable],
+        as_parameters: Callable[[Table, RowData], RowData] = lambda _, row: row,
+        *,
+        checks_columns: bool = True,
+    ) -> None:
+        if not rows:
+            return
+        self._require_open()
+        _require_same_columns(verb, rows)
+
+        def write(table: Table) -> None:
+            if checks_columns:
+                check_columns(table, rows[0])
+            statement = build(table)
+            self._execute(statement, [as_parameters(table, row) for row in rows])
+
+        with self._translated(f"The {verb} into '{self._table_name}'"):
+            self._with_table(write, may_retry=self._connection is None)
+
+    def _write(self, verb: str, build: Callable[[Table], Executable], parameters: RowData) -> None:
+        self._require_open()
+        with self._translated(f"The {verb} of '{self._table_name}'"):
+            self._with_table(lambda table: self._execute(build(table), parameters), may_retry=self._connection is None)
+
+    def _execute(self, statement: Executable, parameters: Any) -> None:
+        """Run a statement in the open transaction, or in one of its own."""
+        if self._connection is not None:
+            self._connection.execute(statement, parameters)
+            return
+        with writing(self._engine) as connection, connection.begin():
+            connection.execute(statement, parameters)
+
+    def _require_open(self) -> None:
+        if self._was_closed_inside:
+            raise WriteError(
+                "This writer was closed inside its transaction(), which was rolled back. Leave the block and use a new "
+                "writer."
+            )
+
+    def _end_transaction(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()  # rolls back what was not committed
+            except SQLAlchemyError:
+                connection.invalidate()
+
+
+def _by_key(table: Table, pk: Mapping[str, object]) -> list[Any]:
+    return [table.c[name] == bindparam(_KEY_PREFIX + name) for name in pk]
+
+
+def _with_prefixed_keys(table: Table, row: RowData) -> RowData:
+    key = {column.name for column in table.primary_key.columns}
+    return {(_KEY_PREFIX + name if name in key else name): value for name, value in row.items()}
+
+
+def _require_same_columns(verb: str, rows: Sequence[RowData]) -> None:
+    expected = rows[0].keys()
+    for number, row in enumerate(rows):
+        if row.keys() != expected:
+            raise WriteError(
+                f"The rows of a batch {verb} must all have the same columns, but row {number} has ({', '.join(row)}) "
+                f"and the first has ({', '.join(expected)}). Nothing was written."
+            )

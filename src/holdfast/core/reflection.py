@@ -1,0 +1,100 @@
+"""Tables as the database has them, looked up once per engine and looked up again when they turn out to be stale."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import MetaData, Table, cast, inspect, text
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import NoSuchTableError, SAWarning
+from sqlalchemy.types import NullType, UserDefinedType
+
+from .errors import DbError
+
+# Names the type of columns SQLAlchemy has no type for. Expected rows: one per column.
+_POSTGRES_TYPE_NAMES = text(
+    "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+    "WHERE attrelid = to_regclass(:relation) AND attnum > 0 AND NOT attisdropped"
+)
+
+
+class NamedType(UserDefinedType[Any]):
+    """A database type SQLAlchemy does not know, such as xid8 or pg_lsn: values travel as text and are cast."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the type's name for a CAST."""
+        return self.name
+
+    def bind_expression(self, bindvalue: Any) -> Any:
+        """Cast a bound value, so that it is compared as this type and not as text."""
+        return cast(bindvalue, self)
+
+
+def reflect_table(engine: Engine, table: str, schema: str | None, error_class: type[DbError]) -> Table:
+    """Return the table as the database has it.
+
+    Raises:
+        error_class: there is no such table; the message lists the tables there are.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SAWarning)  # types it does not know are filled in below
+            reflected = Table(table, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
+    except NoSuchTableError as error:
+        raise error_class(missing_table_message(engine, table, schema)) from error
+    if engine.dialect.name == "postgresql":
+        _name_unknown_types(engine, reflected)
+    return reflected
+
+
+def missing_table_message(engine: Engine, table: str, schema: str | None) -> str:
+    """Return the sentence for a table that is not there."""
+    found = inspect(engine)
+    near = sorted({*found.get_table_names(schema), *found.get_view_names(schema)})[:8]
+    shown = ", ".join(near) if near else "none"
+    return f"Table '{qualified(table, schema)}' not found in the database. Tables there: {shown}."
+
+
+def qualified(table: str, schema: str | None) -> str:
+    """Return a table's name for people."""
+    return f"{schema}.{table}" if schema else table
+
+
+def _name_unknown_types(engine: Engine, table: Table) -> None:
+    unknown = [column for column in table.columns if isinstance(column.type, NullType)]
+    if not unknown:
+        return
+    relation = engine.dialect.identifier_preparer.format_table(table)
+    with engine.connect() as connection:
+        names = {row[0]: row[1] for row in connection.execute(_POSTGRES_TYPE_NAMES, {"relation": relation})}
+    for column in unknown:
+        column.type = NamedType(names[column.name])
+
+
+class TableCache:
+    """Reflected tables by engine. Safe between threads; an engine that is gone takes its tables with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: WeakKeyDictionary[Engine, dict[tuple[str | None, str], Table]] = WeakKeyDictionary()
+
+    def get(self, engine: Engine, table: str, schema: str | None, error_class: type[DbError]) -> Table:
+        """Return the table, looking it up when it is not known yet."""
+        with self._lock:
+            known = self._tables.setdefault(engine, {})
+            if (schema, table) not in known:
+                known[schema, table] = reflect_table(engine, table, schema, error_class)
+            return known[schema, table]
+
+    def forget(self, engine: Engine, table: str, schema: str | None) -> None:
+        """Look the table up again next time."""
+        with self._lock:
+            self._tables.get(engine, {}).pop((schema, table), None)
