@@ -29,6 +29,11 @@ class Contestant:
         """Return the middle time."""
         return statistics.median(self.seconds)
 
+    def speed_against(self, other: "Contestant") -> float:
+        """Return how many times as fast as the other this one is: best against best of the rounds both took part in."""
+        common = min(len(self.seconds), len(other.seconds))
+        return min(other.seconds[:common]) / min(self.seconds[:common])
+
 
 def take_turns(contestants: Sequence[Contestant]) -> None:
     """Run every contestant in every round it takes part in, each round in the other direction."""

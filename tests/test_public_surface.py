@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import holdfast
-from holdfast import DbConfig, Holdfast, SqlAlchemySource
-from holdfast.core.config import parse_url, resolve_env_vars, safe_url
+from holdfast import DbConfig, EngineProvider, Holdfast, SqlAlchemySource
+from holdfast.core.config import parse_url, resolve_db_config, resolve_env_vars, safe_url
 from holdfast.core.errors import ConfigurationError, MissingDependencyError
 
 HEAVY = (
@@ -105,3 +105,16 @@ def test_no_database_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
     assert "from-environment" in repr(Holdfast())
     with pytest.raises(ConfigurationError, match="in-memory"):
         Holdfast("sqlite://")
+
+
+def test_a_filled_in_value_is_not_filled_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password that happens to hold %SOMETHING% must reach the driver as it is."""
+    monkeypatch.setenv("SHOP_URL", "postgresql://app:a%SHOP_URL%b@h/d")
+    engine = EngineProvider().get_engine(resolve_db_config(url="%SHOP_URL%", db_config=None))
+    assert engine.url.password == "a%SHOP_URL%b"
+    assert repr(resolve_db_config(url="%SHOP_URL%", db_config=None)).count("***") == 1
+
+
+def test_percent_encoding_in_a_password_is_no_variable() -> None:
+    url = "postgresql://app:p%40ss%2Fw@h/d"
+    assert EngineProvider().get_engine(DbConfig(connection_url=url)).url.password == "p@ss/w"

@@ -260,7 +260,7 @@ class Holdfast:
         return pending(self._state_engine(), MIGRATIONS) if self._documents is None else []
 
     def validate(self) -> None:
-        """Check every declared trigger against its database, and that Holdfast's tables are there.
+        """Check every declared trigger against its database and its stored state, and that Holdfast's tables are there.
 
         Raises:
             DbError: the first thing that is wrong; the message says what to do.
@@ -273,8 +273,10 @@ class Holdfast:
                 f"The tables of Holdfast are missing or out of date in {safe_url(self._config.connection_url)} "
                 f"({', '.join(missing)}). Run 'holdfast migrate', or call hf.migrate()."
             )
-        for name in self._triggers:
-            self.runner(name).source.validate()
+        for name, registered in self._triggers.items():
+            source = self.runner(name).source
+            source.validate()
+            self.state.check(name, source.source_descriptor, registered.settings["on_source_change"])
 
     def run(self, *, drain_seconds: float = 30.0, handle_signals: bool = True) -> bool:
         """Run everything declared until ``stop()`` or SIGTERM/SIGINT, then drain; return whether all finished in time.
@@ -282,7 +284,6 @@ class Holdfast:
         Raises:
             DbError: a declaration does not fit the database; nothing was started.
         """
-        self._stop.clear()
         self.validate()
         worker = TriggerWorker(
             [WorkerTrigger(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()],
@@ -290,10 +291,13 @@ class Holdfast:
             clock=self._clock,
             drain_seconds=drain_seconds,
         )
-        if handle_signals and threading.current_thread() is threading.main_thread():
-            with _signals_set(self._stop):
-                return worker.run()
-        return worker.run()
+        try:
+            if handle_signals and threading.current_thread() is threading.main_thread():
+                with _signals_set(self._stop):
+                    return worker.run()
+            return worker.run()
+        finally:
+            self._stop.clear()
 
     def stop(self) -> None:
         """Make ``run`` drain and return."""

@@ -22,7 +22,9 @@ from holdfast import (
     PollTrigger,
     RetryPolicy,
     RowChange,
+    SourceConfigurationError,
     SourceDescriptor,
+    SqlAlchemySource,
 )
 from holdfast.core import telemetry
 from holdfast.core.types import CursorValue, RawRecord
@@ -410,3 +412,15 @@ def test_operations_are_told_apart_where_columns_tell(sqlite_url: str) -> None:
     drained(shop.hf.runner("notes"), lambda: len(events) >= 3)
     assert [event.op for event in events] == ["insert", "update", "delete"]
     shop.close()
+
+
+def test_a_typed_time_is_put_into_the_format_of_the_column(sqlite_shop: Shop) -> None:
+    """SQLite compares times as text: a 'T' or 'Z' in the wrong place would skip or repeat rows of that day."""
+    sqlite_shop.hf.trigger("orders", cursor="updated_at")(order_ids)
+    sqlite_shop.place([1])
+    source = sqlite_shop.hf.runner("orders").source
+    assert isinstance(source, SqlAlchemySource)
+    for typed in ("2026-04-07T01:23:45.5Z", "2026-04-07 01:23:45.500", "2026-04-07T03:23:45.500+02:00"):
+        assert source.cursor_from_text(typed, ["7"]).value == "2026-04-07 01:23:45.500"
+    with pytest.raises(SourceConfigurationError, match="not a time"):
+        source.cursor_from_text("yesterday", ["7"])

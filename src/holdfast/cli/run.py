@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from ..app import Holdfast
-from ..state.document import check_fingerprint
 from .exits import ExitCode
 from .loading import load_app
 from .logs import configure_logging
@@ -63,16 +62,9 @@ def migrate(app: AppArgument = None, as_json: JsonOption = False) -> None:
 
 
 def _prepared(hf: Holdfast, name: str) -> str:
-    """Return a line about a trigger that is about to run.
-
-    Raises:
-        DbError: its stored state is unreadable or belongs to another source, so that it could never run.
-    """
+    """Return a line about a trigger that is about to run."""
     source = hf.runner(name).source
-    view = hf.state.read(name)
     descriptor = source.source_descriptor
-    if view is not None and hf.triggers[name].settings["on_source_change"] == "reject":
-        check_fingerprint(view.document, {descriptor.fingerprint, *descriptor.legacy_fingerprints})
     return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), horizon {source.capability().horizon}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.engine import URL, make_url
@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from .errors import ConfigurationError
 
 # The lookahead leaves percent-encoding alone: in "p%40ss%2Fw" the part between the percent signs is no variable.
-_ENV_TOKEN = re.compile(r"%%|%(?![0-9A-Fa-f]{2}\w*%[0-9A-Fa-f]{2})(\w+)%")
+_ENV_TOKEN = re.compile(r"%%|%(?![0-9A-Fa-f]{2}\w*%[0-9A-Fa-f]{2})([A-Za-z_]\w*)%")
 _OUR_DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
@@ -95,6 +95,21 @@ class DbConfig:
         return f"DbConfig({shown!r}, pool_size={self.pool_size})"
 
 
+class ResolvedDbConfig(DbConfig):
+    """A configuration whose environment variables are filled in: a percent sign left in it is meant as one."""
+
+    __slots__ = ()
+    __repr__ = DbConfig.__repr__
+
+    @classmethod
+    def of(cls, config: DbConfig) -> ResolvedDbConfig:
+        """Return ``config`` with its environment variables filled in, once."""
+        if isinstance(config, ResolvedDbConfig):
+            return config
+        fields = {name: getattr(config, name) for name in DbConfig.__slots__}
+        return cls(**{**fields, "connection_url": resolve_env_vars(config.connection_url)})
+
+
 def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> DbConfig:
     """Return one configuration from either form, with environment variables filled in.
 
@@ -104,9 +119,9 @@ def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> DbConfi
     if url is not None and db_config is not None:
         raise ConfigurationError("url and db_config are mutually exclusive: pass one of them.")
     if db_config is not None:
-        return replace(db_config, connection_url=resolve_env_vars(db_config.connection_url))
+        return ResolvedDbConfig.of(db_config)
     if url is None:
         raise ConfigurationError("exactly one of url or db_config is required.")
     if not url:
         raise ConfigurationError("url must not be empty: write for example sqlite:///shop.db.")
-    return DbConfig(connection_url=resolve_env_vars(url))
+    return ResolvedDbConfig(connection_url=resolve_env_vars(url))

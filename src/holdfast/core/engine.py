@@ -11,7 +11,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from .config import DbConfig, parse_url, resolve_env_vars, safe_url
+from .config import DbConfig, ResolvedDbConfig, parse_url, safe_url
 from .errors import ConfigurationError, MissingDependencyError
 
 _EXTRA_OF_DRIVER = {
@@ -48,7 +48,7 @@ class EngineProvider:
         """Return a new engine that nobody else shares; the caller disposes of it."""
         if "connect_args" in config.engine_kwargs:
             raise ConfigurationError("Pass connect_args as DbConfig.connect_args, not inside engine_kwargs.")
-        url = parse_url(resolve_env_vars(config.connection_url))
+        url = parse_url(ResolvedDbConfig.of(config).connection_url)
         options: dict[str, Any] = {
             "pool_size": config.pool_size,
             "pool_recycle": config.pool_recycle,
@@ -129,7 +129,7 @@ def _cache_key(config: DbConfig) -> str:
 
     return json.dumps(
         {
-            "url": resolve_env_vars(config.connection_url),
+            "url": ResolvedDbConfig.of(config).connection_url,
             "pool": [config.pool_size, config.pool_recycle, config.echo],
             "connect_args": config.connect_args,
             "engine_kwargs": config.engine_kwargs,

@@ -22,6 +22,7 @@ from ..core.errors import (
     Conflict,
     CursorSerializationError,
     LeaseConflictError,
+    UnreadableStateError,
 )
 from ..core.names import checked_name
 from ..core.types import JsonObject, SourceDescriptor
@@ -242,16 +243,21 @@ def _load(store: StateStore, name: str) -> AuditEntry:
     snapshot = store.documents.read(name)
     if snapshot is None:
         raise ConfigurationError(f"The audit entry '{name}' was deleted while it was read. Try again.")
-    content = json.loads(snapshot.content)
-    return AuditEntry(
-        content["audit_id"],
-        datetime.fromisoformat(content["at"]),
-        content["by"],
-        content["command"],
-        content["poller_name"],
-        content["before"],
-        content["checkpoint_after"],
-    )
+    try:
+        content = json.loads(snapshot.content)
+        return AuditEntry(
+            content["audit_id"],
+            datetime.fromisoformat(content["at"]),
+            content["by"],
+            content["command"],
+            content["poller_name"],
+            content["before"],
+            content["checkpoint_after"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableStateError(
+            f"The audit entry '{name}' is damaged. Nothing was changed. Delete it to go on without it."
+        ) from error
 
 
 def _without_time(checkpoint: JsonObject) -> JsonObject:

@@ -106,6 +106,17 @@ class StateStore:
         read_at = snapshot.store_time or self.clock.now()
         return StateView(poller_name, doc.parse(snapshot.content, name), read_at)
 
+    def check(self, poller_name: str, source: SourceDescriptor, on_source_change: SourceChange) -> None:
+        """Refuse state that cannot be read, or that belongs to another source definition (unless that means a reset).
+
+        Raises:
+            UnreadableStateError: the document is corrupt or from a newer version.
+            FingerprintMismatchError: the stored checkpoint belongs to another source definition.
+        """
+        view = self.read(poller_name)
+        if view is not None and on_source_change == "reject":
+            doc.check_fingerprint(view.document, {source.fingerprint, *source.legacy_fingerprints})
+
     def pollers(self) -> list[str]:
         """Return the names of all pollers that have state."""
         prefix = f"state/{self.app_name}/"

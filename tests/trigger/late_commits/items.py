@@ -24,6 +24,7 @@ Change = tuple[int, int]
 """A row's key and its version."""
 
 PAUSE_SECONDS = 0.005
+LOOKS_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,16 @@ class Items:
         if self.kind.clock:
             passed = f"SELECT changed < {self.kind.clock} FROM items WHERE id = {key}"
             wait_until(lambda: self.scalar(passed), f"the tick of {key} has passed")
+
+    def look(self, poller: Poller, key: int) -> None:
+        """Give the reader every chance to read a row: at once, or after a few looks where they are paced."""
+        if self.engine.dialect.name != "mysql":
+            poller.poll()
+            poller.poll()
+            return
+        since = self.scalar("SELECT NOW(6)")
+        looked = f"SELECT NOW(6) > '{since}' + INTERVAL {LOOKS_SECONDS} SECOND"
+        wait_until(lambda: key in poller.poll() or self.scalar(looked), "several looks of the reader")
 
     def drain(self, poller: Poller) -> Count:
         """Write a row above all others, read up to it, and count."""

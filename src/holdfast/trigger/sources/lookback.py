@@ -17,6 +17,7 @@ from ...core.cursor import KeysetCursor, parse_cursor
 from ...core.errors import SerializationError, SourceConfigurationError
 from ...core.types import JsonObject
 from ...core.values import from_json, to_json, to_text
+from .text_times import in_layout_of
 
 _HASH_DIGITS = 16
 
@@ -97,19 +98,11 @@ def shifted_back(value: Any, lookback: timedelta | float) -> Any:
 
 def _shifted_text(value: str, back: timedelta) -> str:
     try:
-        moment = datetime.fromisoformat(value)
+        return in_layout_of(value, datetime.fromisoformat(value) - back)
     except ValueError as error:
         raise SourceConfigurationError(
             f"lookback needs a time or a number, but the cursor is the text {value!r}."
         ) from error
-    fraction = value.partition(".")[2].rstrip("Zz").split("+")[0]
-    timespec = "seconds" if not fraction else "milliseconds" if len(fraction) <= 3 else "microseconds"
-    text = (moment - back).replace(tzinfo=None).isoformat(sep=value[10:11] or " ", timespec=timespec)
-    return text + value[len(value) - len(_zone_of(value)) :] if _zone_of(value) else text
-
-
-def _zone_of(value: str) -> str:
-    return next((value[at:] for at in range(19, len(value)) if value[at] in "Zz+-"), "")
 
 
 def to_checkpoint(window: Window) -> JsonObject:

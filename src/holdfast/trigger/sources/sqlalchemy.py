@@ -37,6 +37,7 @@ from .horizons.base import UNBOUNDED, Reading
 from .keyset_parts import keyset_cursor
 from .preparation import Prepared, SourceSettings, check_statement, null_cursor_error, prepare
 from .protocol import AdapterCapability, FetchResult
+from .text_times import in_layout_of
 
 _NULL_CHECK_SECONDS = 60.0
 _DEFAULT_PROVIDER = EngineProvider()
@@ -232,13 +233,29 @@ class SqlAlchemySource:
                 f"The key of '{self._descriptor.name}' is ({', '.join(self._settings.pk_columns)}), but {len(keys)} "
                 "part(s) were given."
             )
+        prepared = self._ready()
         try:
-            cursor = self._keyset(self._ready(), [value, *keys])
+            cursor = self._keyset(prepared, [self._in_column_layout(prepared, value), *keys])
         except SerializationError as error:
             raise SourceConfigurationError(str(error)) from error
         if cursor is None:
             raise SourceConfigurationError("A cursor value is needed.")
         return cursor
+
+    def _in_column_layout(self, prepared: Prepared, value: str) -> str:
+        """Return a typed time as the column writes it, where it is kept and compared as text."""
+        if not prepared.query.needs_raw_copies or prepared.facts is None or not prepared.facts.is_time:
+            return value
+        with self._fetching(prepared) as connection:
+            sample = connection.execute(prepared.query.newest_cursor(), self._settings.parameters).scalar()
+        if not isinstance(sample, str):
+            return value
+        try:
+            return in_layout_of(sample, datetime.fromisoformat(value))
+        except ValueError as error:
+            raise SourceConfigurationError(
+                f"{value!r} is not a time, but column '{self.cursor_column}' holds times such as '{sample}'."
+            ) from error
 
     def _advanced(self, prepared: Prepared, connection: Connection) -> tuple[Reading, bool]:
         """Return the bound to read below: the last one while it still has pages, else a new one."""

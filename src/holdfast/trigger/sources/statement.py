@@ -82,6 +82,11 @@ class KeysetQuery:
             .limit(1)
         )
 
+    def newest_cursor(self) -> Select[Any]:
+        """Return the statement for the highest cursor value, as it is stored."""
+        highest = type_coerce(func.max(self.cursor), StoredValue())
+        return select(highest).select_from(self.from_clause).where(*self._filter())
+
     def parameters(self, cursor: object, keys: Sequence[object]) -> dict[str, object]:
         """Return the bind values of a cursor."""
         return {CURSOR_PARAM: cursor} | {KEY_PARAM.format(at): key for at, key in enumerate(keys)}
