@@ -109,10 +109,22 @@ def _make_sqlite_transactional(engine: Engine) -> None:
 
 def autocommit(engine: Engine) -> Connection:
     """Return a connection on which every statement is its own transaction: one round trip each."""
-    connection = engine.connect()
     if engine.dialect.name == "sqlite":
-        return connection.execution_options(holdfast_begin="none")
-    return connection.execution_options(isolation_level="AUTOCOMMIT")
+        return engine.connect().execution_options(holdfast_begin="none")
+    try:
+        return _autocommitting(engine)
+    except engine.dialect.loaded_dbapi.Error:  # a pooled connection was dead; nothing was sent on it
+        return _autocommitting(engine)
+
+
+def _autocommitting(engine: Engine) -> Connection:
+    connection = engine.connect()
+    try:
+        return connection.execution_options(isolation_level="AUTOCOMMIT")
+    except Exception:
+        connection.invalidate()
+        connection.close()
+        raise
 
 
 def writing(engine: Engine) -> Connection:

@@ -37,12 +37,13 @@ from ...core.driver_errors import reason
 from ...core.engine import autocommit
 from ...core.errors import Ambiguous, Conflict, StateStoreError, Unavailable
 from ..documents import ETag, Snapshot, Written
+from ._names import checked_document_name
 
 metadata = MetaData()
 state_table = Table(
     "holdfast_state",
     metadata,
-    Column("name", String(255), primary_key=True),
+    Column("name", String(300), primary_key=True),
     Column("etag", String(32), nullable=False),
     Column("content", LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb"), nullable=False),
     mysql_charset="utf8mb4",
@@ -89,14 +90,14 @@ class SqlDocumentStore:
     def read(self, name: str) -> Snapshot | None:
         """Return the document with the database's time."""
         with _translated(self.engine), autocommit(self.engine) as connection:
-            row = connection.execute(self._read, {"doc_name": name}).one_or_none()
+            row = connection.execute(self._read, {"doc_name": checked_document_name(name)}).one_or_none()
         return None if row is None else Snapshot(bytes(row[0]), ETag(row[1]), _aware(row[2]))
 
     def create(self, name: str, content: bytes) -> Written:
         """Insert the document; ``Conflict`` when it exists."""
         etag = ETag(new_id())
         with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
-            connection.execute(self._insert, {"name": name, "content": content, "etag": etag})
+            connection.execute(self._insert, {"name": checked_document_name(name), "content": content, "etag": etag})
         return Written(etag, None)
 
     def replace(self, name: str, content: bytes, if_match: ETag) -> Written:
@@ -113,7 +114,7 @@ class SqlDocumentStore:
         etag = ETag(new_id())
         result = connection.execute(
             self._replace,
-            {"doc_name": name, "if_match": if_match, "new_content": content, "new_etag": etag},
+            {"doc_name": checked_document_name(name), "if_match": if_match, "new_content": content, "new_etag": etag},
         )
         if self._returns_time:
             row = result.one_or_none()
@@ -127,13 +128,16 @@ class SqlDocumentStore:
     def delete(self, name: str, if_match: ETag) -> None:
         """Delete the document read with ``if_match``."""
         with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
-            if connection.execute(self._delete, {"doc_name": name, "if_match": if_match}).rowcount != 1:
+            named = {"doc_name": checked_document_name(name), "if_match": if_match}
+            if connection.execute(self._delete, named).rowcount != 1:
                 raise Conflict(f"The state document '{name}' changed since it was read.")
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the names that start with ``prefix``, in order."""
         table = state_table
-        query = select(table.c.name).where(table.c.name.startswith(prefix, autoescape=True))
+        query = select(table.c.name)
+        if self.engine.dialect.name not in ("mysql", "mariadb"):  # there, LIKE over the index misses some characters
+            query = query.where(table.c.name.startswith(prefix, autoescape=True))
         with _translated(self.engine), autocommit(self.engine) as connection:
             names = connection.execute(query).scalars().all()
         yield from sorted(name for name in names if name.startswith(prefix))
@@ -160,6 +164,8 @@ def _translated(engine: Engine, *, writes: bool = False) -> Iterator[None]:
         raise Unavailable(f"No free connection to {safe_url(engine.url)}: raise pool_size.") from error
     except DBAPIError as error:
         raise _state_error(engine, error, writes) from error
+    except engine.dialect.loaded_dbapi.Error as error:  # from preparing a pooled connection: nothing was sent
+        raise Unavailable(f"{safe_url(engine.url)} does not answer: {error}. Check that it runs.") from error
     except SQLAlchemyError as error:
         raise StateStoreError(f"The state in {safe_url(engine.url)} could not be used: {error}") from error
 
