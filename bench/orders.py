@@ -20,13 +20,14 @@ CREATE TABLE orders (
 )
 """
 
-# Three rows share each time, so that the key really breaks ties.
+# Three rows share each time, so that the key really breaks ties. Rows lie in the table in another order than they
+# changed, as they do wherever rows are updated and not only inserted.
 _FILL = """
 INSERT INTO orders
 SELECT i, 'customer ' || i %% 1000, i %% 100000 / 100.0, (ARRAY['new', 'paid', 'sent'])[1 + i %% 3],
        'a note that is about as long as notes are, number ' || i,
        now() - interval '1 day' + i / 3 * interval '1 millisecond'
-FROM generate_series(1, %s) AS i
+FROM generate_series(1, %s) AS i ORDER BY hashint8(i)
 """
 
 

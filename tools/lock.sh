@@ -1,9 +1,9 @@
 #!/bin/sh
-# Writes requirements/dev.lock and requirements/base.lock from pyproject.toml and requirements/build.in.
+# Writes requirements/*.lock from pyproject.toml and requirements/*.in.
 #
 # The locks carry neither addresses nor hashes: which index serves the packages is the reader's business.
-# pyodbc (the mssql extra) is left out because it needs system libraries. base.lock is compiled under
-# dev.lock as a constraint, so the demo runs on the versions the tests ran on.
+# pyodbc (the mssql extra) is left out because it needs system libraries. base.lock and functions313.lock are
+# compiled under dev.lock as a constraint, so the demo and the Functions worker run on the versions the tests ran on.
 #
 # usage: tools/lock.sh PATH_TO_UV
 set -eu
@@ -11,14 +11,17 @@ set -eu
 uv=${1:?usage: tools/lock.sh PATH_TO_UV}
 cd "$(dirname "$0")/.."
 
+# compile TARGET OLDEST_PYTHON PYTHONS_IN_WORDS ARGUMENT...
 compile() {
     target=$1
-    shift
-    "$uv" pip compile --quiet --upgrade --universal --python-version 3.11 \
+    python_version=$2
+    pythons=$3
+    shift 3
+    "$uv" pip compile --quiet --upgrade --universal --python-version "$python_version" \
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-        pyproject.toml requirements/build.in "$@" --output-file "$target.new" >/dev/null
+        pyproject.toml "$@" --output-file "$target.new" >/dev/null
     {
-        printf '# Exact versions for Python 3.11, 3.12 and 3.13. Written by "make lock"; do not edit.\n'
+        printf '# Exact versions for Python %s. Written by "make lock"; do not edit.\n' "$pythons"
         cat "$target.new"
     } >"$target"
     rm "$target.new"
@@ -28,6 +31,8 @@ compile() {
     fi
 }
 
-compile requirements/dev.lock --group dev \
+compile requirements/dev.lock 3.11 "3.11, 3.12 and 3.13" requirements/build.in --group dev \
     --extra postgres --extra mysql --extra azure --extra cosmos --extra s3 --extra otel
-compile requirements/base.lock --constraint requirements/dev.lock
+compile requirements/base.lock 3.11 "3.11, 3.12 and 3.13" requirements/build.in --constraint requirements/dev.lock
+compile requirements/functions313.lock 3.13 "3.13 and newer" requirements/functions313.in \
+    --constraint requirements/dev.lock --extra postgres --extra mysql --extra azure

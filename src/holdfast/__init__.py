@@ -44,6 +44,7 @@ from .core.normalizer import EventNormalizer, make_normalizer
 from .core.retry import RetryPolicy
 from .core.telemetry import MetricsCollector
 from .core.types import CursorPart, CursorValue, RawRecord, SourceDescriptor
+from .decorator.async_proxies import AsyncDbOut, AsyncDbReader, AsyncDbWriter
 from .decorator.bindings import DbBindings
 from .decorator.metadata import get_db_metadata
 from .decorator.out import DbOut
@@ -68,6 +69,9 @@ __all__ = [
     "__version__",
     "AdapterCapability",
     "Ambiguous",
+    "AsyncDbOut",
+    "AsyncDbReader",
+    "AsyncDbWriter",
     "BlobCheckpointStore",
     "CommitError",
     "ConfigurationError",

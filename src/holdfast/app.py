@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from .core.clock import Clock, SystemClock
 from .core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from .core.driver_errors import connection_error
-from .core.engine import EngineProvider
+from .core.engine import EngineProvider, always_autocommit
 from .core.errors import ConfigurationError
 from .core.migrations import migrate, pending
 from .core.names import checked_name, default_app_name
@@ -37,6 +37,7 @@ from .trigger.worker import TriggerWorker, WorkerTrigger
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 _STATE_POOL_SIZE = 4
+_STATE_POOL_RECYCLE_SECONDS = 3599  # differs from the default, so that the pool is not shared
 
 
 @dataclass(slots=True)
@@ -117,7 +118,8 @@ class Holdfast:
 
     def _state_engine(self) -> Engine:
         """Heartbeats have a pool of their own, so that handlers that use up theirs cannot lose a lease."""
-        return self._provider.get_engine(replace(self._config, pool_size=_STATE_POOL_SIZE, pool_recycle=3599))
+        own_pool = replace(self._config, pool_size=_STATE_POOL_SIZE, pool_recycle=_STATE_POOL_RECYCLE_SECONDS)
+        return self._provider.get_engine(always_autocommit(own_pool))
 
     @property
     def triggers(self) -> dict[str, RegisteredTrigger]:
@@ -253,11 +255,11 @@ class Holdfast:
 
     def migrate(self) -> list[str]:
         """Create or upgrade Holdfast's tables; return what was applied. Safe to call at every start."""
-        return migrate(self._state_engine(), MIGRATIONS) if self._documents is None else []
+        return migrate(self.engine, MIGRATIONS) if self._documents is None else []
 
     def pending_migrations(self) -> list[str]:
         """Return the migrations that were not applied yet."""
-        return pending(self._state_engine(), MIGRATIONS) if self._documents is None else []
+        return pending(self.engine, MIGRATIONS) if self._documents is None else []
 
     def validate(self) -> None:
         """Check every declared trigger against its database and its stored state, and that Holdfast's tables are there.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.components.functions import ENVIRONMENT, has_environment
 from tests.components.mariadb import find_mariadb
 from tests.components.node import AZURITE, COSMOS, find_node
 from tests.components.postgres import find_postgres15, find_postgres18
@@ -44,6 +45,12 @@ def _node_server(script: Path) -> str | None:
     return None if script.is_file() else f"{script} is missing (tools/components.sh installs it)"
 
 
+def _functions() -> str | None:
+    if has_environment():
+        return None
+    return f"{ENVIRONMENT} is missing (tools/components.sh makes it where there is a Python 3.13 or newer)"
+
+
 CHECKS: dict[str, Callable[[], str | None]] = {
     "postgres18": _postgres18,
     "postgres15": _postgres15,
@@ -51,6 +58,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     "azurite": lambda: _node_server(AZURITE),
     "s3": _s3,
     "cosmos": lambda: _node_server(COSMOS),
+    "functions": _functions,
 }
 
 

@@ -6,28 +6,27 @@ names a column we do not know, the table is looked up once more and the step is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from sqlalchemy import Table
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ..core.config import DbConfig, resolve_db_config, safe_url
 from ..core.driver_errors import connection_error, is_connection_failure, reason
 from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError, DbConnectionError, DbError
-from ..core.reflection import TableCache, qualified
+from ..core.reflection import qualified
+from .tables import TableCache, is_changed, look_up, looks_stale
 
 _Result = TypeVar("_Result")
 _tables = TableCache()
 _isolated = EngineProvider()
-
-_UNDEFINED_SQLSTATES = frozenset({"42703", "42P01", "42S22", "42S02"})
-_UNDEFINED_MYSQL = frozenset({1054, 1146})
 
 
 class TableBinding:
@@ -48,14 +47,20 @@ class TableBinding:
         engine_provider: EngineProvider | None,
         db_config: DbConfig | None,
     ) -> None:
+        if table is not None and not table:
+            raise ConfigurationError("table must not be empty.")
         self._config = resolve_db_config(url=url, db_config=db_config)
         self._table_name = table
         self._schema = schema
         self._provider = engine_provider
         self._own_engine: Engine | None = None
+        self._opening = threading.Lock()  # async handlers may make two calls at once
 
     def __repr__(self) -> str:
-        where = safe_url(self._config.connection_url)
+        try:
+            where = safe_url(self._config.connection_url)
+        except ConfigurationError:
+            where = "<not a URL>"
         return f"{type(self).__name__}({self._table_name!r} in {where!r})"
 
     def __enter__(self) -> Self:
@@ -68,36 +73,56 @@ class TableBinding:
 
     def close(self) -> None:
         """Close what this object owns; a shared engine stays open."""
-        if self._own_engine is not None:
-            self._own_engine.dispose()
-            self._own_engine = None
+        with self._opening:
+            engine, self._own_engine = self._own_engine, None
+        if engine is not None:
+            engine.dispose()
 
     @property
     def _engine(self) -> Engine:
         if self._provider is not None:
             return self._provider.get_engine(self._config)
-        if self._own_engine is None:
-            self._own_engine = _isolated.create_isolated_engine(self._config)
-        return self._own_engine
+        with self._opening:
+            if self._own_engine is None:
+                self._own_engine = _isolated.create_isolated_engine(self._config)
+            return self._own_engine
 
-    def _with_table(self, step: Callable[[Table], _Result], *, may_retry: bool = True) -> _Result:
+    def _with_table(self, step: Callable[[Table], _Result]) -> _Result:
         """Run a step with the reflected table, once more with a fresh one when the table has changed meanwhile."""
         table = self._table()
         try:
             return step(table)
-        except (ConfigurationError, DBAPIError) as error:
-            if not _may_be_stale(error):
+        except (ConfigurationError, StatementError) as error:
+            if not looks_stale(error):
                 raise
-            _tables.forget(self._engine, self._named_table(), self._schema)
-            if not may_retry:
-                raise
-            fresh = self._table()
-            if _columns(fresh) == _columns(table):
+            fresh = self._look_again(table, error)
+            if not is_changed(fresh, table):
                 raise
             return step(fresh)
 
     def _table(self) -> Table:
-        return _tables.get(self._engine, self._named_table(), self._schema, ConfigurationError)
+        return _tables.get(self._engine, self._named_table(), self._schema)
+
+    def _look_again(self, stale: Table, error: Exception) -> Table:
+        """Return the table as it is now; ``error`` is what raised the doubt."""
+        self._forget(stale)
+        return self._table()
+
+    def _forget(self, stale: Table) -> None:
+        _tables.forget(self._engine, stale)
+
+    def _look_beside_the_pool(self, stale: Table) -> Table:
+        """Return the table as it is now, without waiting for a connection of the pool; ``stale`` when it cannot be had.
+
+        For whoever has one already: all others of the pool may be held by threads in the same position.
+        """
+        engine = _isolated.create_isolated_engine(self._config)
+        try:
+            return look_up(engine, stale.name, stale.schema)
+        except (DbError, SQLAlchemyError):
+            return stale
+        finally:
+            engine.dispose()
 
     def _named_table(self) -> str:
         if self._table_name is None:
@@ -106,7 +131,10 @@ class TableBinding:
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn driver errors into ours, naming what was done and never the password."""
+        """Turn driver errors into ours, naming what was done and never the password.
+
+        Drivers let some of Python's own errors through: a number that is too large, text that is no Unicode.
+        """
         try:
             yield
         except DBAPIError as error:
@@ -120,6 +148,8 @@ class TableBinding:
             ) from error
         except SQLAlchemyError as error:
             raise self._error_class(f"{what} failed: {reason(error)}.") from error
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise self._error_class(f"{what} failed: {error}.") from error
 
 
 def check_key(table: Table, key: Mapping[str, object]) -> None:
@@ -132,16 +162,14 @@ def check_key(table: Table, key: Mapping[str, object]) -> None:
     wanted = [column.name for column in table.primary_key.columns]
     if not wanted:
         raise ConfigurationError(f"Table '{name}' has no primary key, so a row cannot be found by it. Use query().")
-    missing = [column for column in wanted if column not in key]
-    foreign = [column for column in key if column not in wanted]
-    if missing or foreign:
+    if set(key) != set(wanted):
         raise ConfigurationError(
-            f"The primary key of '{name}' is ({', '.join(wanted)}), but pk has ({', '.join(key)}). Give each key "
-            "column and no other."
+            f"The primary key of '{name}' is ({', '.join(wanted)}), but pk has ({', '.join(map(str, key))}). Give each "
+            "key column and no other."
         )
 
 
-def check_columns(table: Table, columns: Iterator[str] | Mapping[str, object], what: str = "data") -> None:
+def check_columns(table: Table, columns: Iterable[str], what: str = "data") -> None:
     """Check that the table has the columns.
 
     Raises:
@@ -150,30 +178,10 @@ def check_columns(table: Table, columns: Iterator[str] | Mapping[str, object], w
     names = list(columns)
     if not names:
         raise ConfigurationError(f"{what} must not be empty.")
-    unknown = [name for name in names if name not in table.c]
+    known = table.c.keys()
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigurationError(
             f"Table '{qualified(table.name, table.schema)}' has no column(s) {', '.join(map(repr, unknown))} ({what}). "
-            f"It has: {', '.join(table.c.keys())}."
+            f"It has: {', '.join(known)}."
         )
-
-
-def _columns(table: Table) -> list[tuple[str, str]]:
-    return [(column.name, repr(column.type)) for column in table.columns]
-
-
-def _may_be_stale(error: Exception) -> bool:
-    """Return whether the error is what a changed table looks like."""
-    if isinstance(error, ConfigurationError):
-        return True
-    original: Any = getattr(error, "orig", None)
-    if getattr(original, "sqlstate", None) in _UNDEFINED_SQLSTATES:
-        return True
-    arguments = getattr(original, "args", None) or ("",)
-    said = str(original).lower()
-    return (
-        arguments[0] in _UNDEFINED_MYSQL
-        or "no such column" in said
-        or "has no column" in said
-        or ("no such table" in said)
-    )

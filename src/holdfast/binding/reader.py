@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from itertools import repeat
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import Table, select, text
 from sqlalchemy.engine import CursorResult
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.expression import Executable
 
 from ..core.config import DbConfig
 from ..core.engine import EngineProvider, autocommit
-from ..core.errors import QueryError
+from ..core.errors import ConfigurationError, QueryError
 from .base import TableBinding, check_key
 
 _Result = TypeVar("_Result")
+_Row = dict[str, object]
+_MOST_SESSIONS = 1000  # more than a pool holds
+_OUTDATED_PLAN = "cached plan must not change result type"
 
 
 class DbReader(TableBinding):
     """Reads rows. Make one per invocation (or use ``with``); not for sharing between threads.
+
+    Every call is a transaction of its own. Nothing here stops a statement that writes: give the database role of a
+    reader no right to.
 
     Args:
         url: the database; ``%NAME%`` stands for an environment variable. Or pass ``db_config``.
@@ -37,6 +48,7 @@ class DbReader(TableBinding):
         db_config: DbConfig | None = None,
     ) -> None:
         super().__init__(url=url, table=table, schema=schema, engine_provider=engine_provider, db_config=db_config)
+        self._streams: WeakSet[Generator[_Row, None, None]] = WeakSet()
 
     def get(self, *, pk: dict[str, object]) -> dict[str, object] | None:
         """Return the row with this primary key, or None.
@@ -46,15 +58,15 @@ class DbReader(TableBinding):
             QueryError: the database refused the read.
         """
 
-        def find(table: Table) -> dict[str, object] | None:
+        def find(table: Table) -> list[_Row]:
             check_key(table, pk)
-            statement = select(table).where(*(table.c[name] == value for name, value in pk.items()))
-            with autocommit(self._engine) as connection:
-                row = connection.execute(statement).first()
-            return None if row is None else dict(zip(table.c.keys(), row, strict=True))
+            return self._fetch(select(table).where(*(table.c[name] == value for name, value in pk.items())), {}, _two)
 
         with self._translated(f"Reading a row of '{self._table_name}'"):
-            return self._with_table(find)
+            rows = self._with_table(find)
+        if len(rows) > 1:  # SQLite allows NULL in a key, and then as many such rows as you like
+            raise QueryError(f"More than one row of '{self._table_name}' has the primary key that get() was given.")
+        return rows[0] if rows else None
 
     def query(self, sql: str, *, params: dict[str, object] | None = None) -> list[dict[str, object]]:
         """Return every row of a query. Write ``:name`` for each of ``params``.
@@ -62,7 +74,7 @@ class DbReader(TableBinding):
         Raises:
             QueryError: the database refused it.
         """
-        return self._run(sql, params, _all_rows)
+        return self._run(sql, params, _all)
 
     def one(self, sql: str, *, params: dict[str, object] | None = None) -> dict[str, object]:
         """Return the one row of a query.
@@ -81,7 +93,7 @@ class DbReader(TableBinding):
         Raises:
             QueryError: there is more than one.
         """
-        rows = self._run(sql, params, _first_two_rows)
+        rows = self._run(sql, params, _two)
         if len(rows) > 1:
             raise QueryError("The query returned more than one row where one was expected. Narrow it, or use query().")
         return rows[0] if rows else None
@@ -97,31 +109,59 @@ class DbReader(TableBinding):
 
     def stream(
         self, sql: str, *, params: dict[str, object] | None = None, chunk_size: int = 1000
-    ) -> Iterator[dict[str, object]]:
+    ) -> Generator[dict[str, object], None, None]:
         """Yield the rows of a query without holding them all in memory.
 
-        The connection is in use until the iterator is exhausted or closed.
+        The connection is in use until the iterator is exhausted or closed, at the latest when this reader is closed.
 
         Raises:
+            ConfigurationError: ``chunk_size`` is less than 1.
             QueryError: the database refused it, or broke off in the middle.
         """
+        if chunk_size < 1:
+            raise ConfigurationError(f"stream: chunk_size must be at least 1, not {chunk_size}.")
+        rows = self._stream(sql, params, chunk_size)
+        self._streams.add(rows)
+        return rows
+
+    def close(self) -> None:
+        """Close open streams and what this object owns; a shared engine stays open."""
+        for rows in list(self._streams):
+            with suppress(ValueError):  # another thread is reading from it and will end it
+                rows.close()
+        super().close()
+
+    def _stream(self, sql: str, params: _Row | None, chunk_size: int) -> Generator[_Row, None, None]:
         with self._translated("The query"), self._engine.connect() as connection:
             result = connection.execution_options(yield_per=chunk_size).execute(text(sql), params or {})
             names = tuple(result.keys())
             for chunk in result.partitions():
-                for row in chunk:
-                    yield dict(zip(names, row, strict=True))
+                yield from map(dict, map(zip, repeat(names), chunk))
 
-    def _run(self, sql: str, params: dict[str, object] | None, read: Callable[[CursorResult[Any]], _Result]) -> _Result:
-        with self._translated("The query"), autocommit(self._engine) as connection:
-            return read(connection.execute(text(sql), params or {}))
+    def _run(self, sql: str, params: _Row | None, read: Callable[[CursorResult[Any]], _Result]) -> _Result:
+        with self._translated("The query"):
+            return self._fetch(text(sql), params or {}, read)
+
+    def _fetch(self, statement: Executable, params: _Row, read: Callable[[CursorResult[Any]], _Result]) -> _Result:
+        """Run a statement, again in another session while the one it got has a plan from before a schema change."""
+        for _ in range(_MOST_SESSIONS):
+            with autocommit(self._engine) as connection:
+                try:
+                    return read(connection.execute(statement, params))
+                except DBAPIError as error:
+                    if _OUTDATED_PLAN not in str(error.orig):
+                        raise
+                    connection.invalidate(error)
+        raise QueryError(f"The query failed: {_OUTDATED_PLAN}. Does the schema change all the time?")
 
 
-def _all_rows(result: CursorResult[Any]) -> list[dict[str, object]]:
-    names = tuple(result.keys())
-    return [dict(zip(names, row, strict=True)) for row in result.all()]
+def _all(result: CursorResult[Any]) -> list[_Row]:
+    return _as_dicts(result, result.all())
 
 
-def _first_two_rows(result: CursorResult[Any]) -> list[dict[str, object]]:
-    names = tuple(result.keys())
-    return [dict(zip(names, row, strict=True)) for row in result.fetchmany(2)]
+def _two(result: CursorResult[Any]) -> list[_Row]:
+    return _as_dicts(result, result.fetchmany(2))
+
+
+def _as_dicts(result: CursorResult[Any], rows: Any) -> list[_Row]:
+    return list(map(dict, map(zip, repeat(tuple(result.keys())), rows)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Table, bindparam
+from sqlalchemy import Table, bindparam, column, func
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
@@ -14,8 +14,33 @@ from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.expression import Executable
 
 from ..core.errors import ConfigurationError
+from ..core.reflection import qualified
+from .tables import unique_keys
 
 UPSERT_DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb", "mssql")
+
+
+def check_upsert_dialect(name: str) -> None:
+    """Check that there is an upsert for the dialect.
+
+    Raises:
+        ConfigurationError: we know none; the message says what to use instead.
+    """
+    if name not in UPSERT_DIALECTS:
+        raise ConfigurationError(
+            f"Upsert is not supported for dialect '{name}'. Supported: {', '.join(UPSERT_DIALECTS)}. Use insert() and "
+            "update() in a transaction()."
+        )
+
+
+def check_conflict_columns(given: object) -> None:
+    """Check that it is a list of names: a single string would pass for a list of letters.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        raise ConfigurationError(f"conflict_columns must be a list of column names, as in ['id'], not {given!r}.")
 
 
 def upsert_statement(
@@ -26,22 +51,19 @@ def upsert_statement(
     It takes the row's values as parameters named like the columns.
 
     Raises:
-        ConfigurationError: the dialect has no upsert that we know.
+        ConfigurationError: the dialect has no upsert that we know, or its upsert needs what is not given.
     """
+    check_upsert_dialect(dialect.name)
     changed = [name for name in columns if name not in conflict_columns]
     match dialect.name:
         case "postgresql":
             return _on_conflict(postgresql.insert(table), columns, conflict_columns, changed)
         case "sqlite":
             return _on_conflict(sqlite.insert(table), columns, conflict_columns, changed)
-        case "mysql" | "mariadb":
-            return _on_duplicate_key(table, columns, changed)
         case "mssql":
-            return Merge(table, columns, conflict_columns, changed)
-    raise ConfigurationError(
-        f"Upsert is not supported for dialect '{dialect.name}'. Supported: {', '.join(UPSERT_DIALECTS)}. Use insert() "
-        "and update() in a transaction()."
-    )
+            return _merge(table, columns, conflict_columns, changed)
+        case _:
+            return _on_duplicate_key(table, columns, conflict_columns, changed)
 
 
 def _on_conflict(
@@ -56,12 +78,37 @@ def _on_conflict(
     return ignoring
 
 
-def _on_duplicate_key(table: Table, columns: Sequence[str], changed: Sequence[str]) -> Executable:
-    """MySQL updates on a conflict with any unique key; with nothing to change, a column is set to itself."""
+def _on_duplicate_key(
+    table: Table, columns: Sequence[str], conflict_columns: Sequence[str], changed: Sequence[str]
+) -> Executable:
+    """MySQL updates on a conflict with any unique key; with nothing to change, a column is set to itself.
+
+    Where no unique key has these columns it would not complain, but insert a row more each time.
+    """
+    if frozenset(conflict_columns) not in unique_keys(table):
+        raise ConfigurationError(
+            f"No unique key of '{qualified(table.name, table.schema)}' has exactly the conflict_columns "
+            f"({', '.join(conflict_columns)}), so an upsert could not find the row to update. Create a unique index on "
+            "them."
+        )
     statement = mysql.insert(table).values({name: bindparam(name) for name in columns})
     if changed:
-        return statement.on_duplicate_key_update({name: statement.inserted[name] for name in changed})
+        return statement.on_duplicate_key_update({name: _inserted(statement, name) for name in changed})
     return statement.on_duplicate_key_update({columns[0]: table.c[columns[0]]})
+
+
+def _inserted(statement: mysql.Insert, name: str) -> Any:
+    """Return the value that was to be inserted. SQLAlchemy's own form doubles a percent sign once too often."""
+    return func.values(column(name)) if "%" in name else statement.inserted[name]
+
+
+def _merge(table: Table, columns: Sequence[str], conflict_columns: Sequence[str], changed: Sequence[str]) -> Executable:
+    missing = [name for name in conflict_columns if name not in columns]
+    if missing:
+        raise ConfigurationError(
+            f"The rows of an upsert must hold the conflict_columns, but {', '.join(missing)} is missing."
+        )
+    return Merge(table, columns, conflict_columns, changed)
 
 
 class Merge(UpdateBase):

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Table, bindparam, delete, insert, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
 
 from ..core.config import DbConfig
+from ..core.driver_errors import reason
 from ..core.engine import EngineProvider, writing
 from ..core.errors import ConfigurationError, WriteError
 from .base import TableBinding, check_columns, check_key
-from .upsert import upsert_statement
+from .tables import never_sent
+from .upsert import check_conflict_columns, upsert_statement
 
 RowData = dict[str, object]
 _KEY_PREFIX = "holdfast_key_"
+_MYSQL = ("mysql", "mariadb")
+
+
+@dataclass(slots=True)
+class _OpenTransaction:
+    """A transaction() block. It keeps the table it began with: looking it up would need a second connection."""
+
+    connection: Connection
+    table: Table
+    has_failed: bool = False
 
 
 class DbWriter(TableBinding):
@@ -40,36 +53,37 @@ class DbWriter(TableBinding):
         engine_provider: EngineProvider | None = None,
         db_config: DbConfig | None = None,
     ) -> None:
-        if not table:
-            raise ConfigurationError("table must not be empty.")
-        super().__init__(url=url, table=table, schema=schema, engine_provider=engine_provider, db_config=db_config)
-        self._connection: Connection | None = None
+        super().__init__(
+            url=url, table=table or "", schema=schema, engine_provider=engine_provider, db_config=db_config
+        )
+        self._open: _OpenTransaction | None = None
         self._was_closed_inside = False
 
     @contextmanager
     def transaction(self) -> Iterator[DbWriter]:
         """Commit every write made inside the block together; roll all of them back when it raises.
 
+        A write that the database refuses dooms the block, whether or not its error is caught: some databases have
+        undone everything before it by then.
+
         Raises:
-            WriteError: one is open already, or the commit failed.
+            WriteError: one is open already, a write inside it failed, or the commit did.
         """
-        if self._connection is not None:
+        self._require_open()
+        if self._open is not None:
             raise WriteError("A transaction() is already active on this writer: they do not nest.")
         with self._translated("The transaction"):
-            self._connection = writing(self._engine)
-            active = self._connection.begin()
-        self._was_closed_inside = False
+            self._open = active = _OpenTransaction(table=self._table(), connection=self._begun())
         try:
             yield self
             if not self._was_closed_inside:
-                with self._translated("The commit"):
-                    active.commit()
+                self._commit(active)
         finally:
             self._end_transaction()
 
     def close(self) -> None:
         """Close what this object owns. Inside ``transaction()`` it rolls back and refuses later writes in the block."""
-        if self._connection is not None:
+        if self._open is not None:
             self._was_closed_inside = True
             self._end_transaction()
         super().close()
@@ -103,9 +117,10 @@ class DbWriter(TableBinding):
 
     def upsert_many(self, *, rows: list[RowData], conflict_columns: list[str]) -> None:
         """Upsert rows with the same columns, all or none; of rows with an equal key the last one wins."""
+        check_conflict_columns(conflict_columns)
 
         def build(table: Table) -> Executable:
-            check_columns(table, iter(conflict_columns), "conflict_columns")
+            check_columns(table, conflict_columns, "conflict_columns")
             return upsert_statement(table, list(rows[0]), conflict_columns, self._engine.dialect)
 
         self._write_many("upsert", rows, build)
@@ -134,11 +149,8 @@ class DbWriter(TableBinding):
             changed = [name for name in rows[0] if name not in key]
             if not changed:
                 raise ConfigurationError("update_many rows hold nothing but the primary key: there is nothing to set.")
-            return (
-                update(table)
-                .where(*_by_key(table, dict.fromkeys(key)))
-                .values({name: bindparam(name) for name in changed})
-            )
+            new_values: RowData = {name: bindparam(name) for name in changed}
+            return update(table).where(*_by_key(table, dict.fromkeys(key))).values(new_values)
 
         self._write_many("update", rows, build, _with_prefixed_keys)
 
@@ -181,20 +193,40 @@ class DbWriter(TableBinding):
             self._execute(statement, [as_parameters(table, row) for row in rows])
 
         with self._translated(f"The {verb} into '{self._table_name}'"):
-            self._with_table(write, may_retry=self._connection is None)
+            self._with_table(write)
 
     def _write(self, verb: str, build: Callable[[Table], Executable], parameters: RowData) -> None:
         self._require_open()
         with self._translated(f"The {verb} of '{self._table_name}'"):
-            self._with_table(lambda table: self._execute(build(table), parameters), may_retry=self._connection is None)
+            self._with_table(lambda table: self._execute(build(table), parameters))
 
     def _execute(self, statement: Executable, parameters: Any) -> None:
         """Run a statement in the open transaction, or in one of its own."""
-        if self._connection is not None:
-            self._connection.execute(statement, parameters)
+        if self._open is None:
+            with writing(self._engine) as connection, connection.begin():
+                _send(connection, statement, parameters)
             return
-        with writing(self._engine) as connection, connection.begin():
-            connection.execute(statement, parameters)
+        try:
+            _send(self._open.connection, statement, parameters)
+        except Exception as error:
+            self._open.has_failed = not never_sent(error)
+            raise
+
+    def _table(self) -> Table:
+        return super()._table() if self._open is None else self._open.table
+
+    def _look_again(self, stale: Table, error: Exception) -> Table:
+        """In a transaction, try again what never left us; what the database has refused has doomed it."""
+        if self._open is None:
+            return super()._look_again(stale, error)
+        self._forget(stale)
+        if isinstance(error, DBAPIError):
+            raise WriteError(
+                f"A write inside a transaction() failed: {reason(error)}. If '{stale.name}' was altered meanwhile, run "
+                "the transaction again: the table will be looked up anew."
+            ) from error
+        self._open.table = self._look_beside_the_pool(stale)
+        return self._open.table
 
     def _require_open(self) -> None:
         if self._was_closed_inside:
@@ -202,14 +234,48 @@ class DbWriter(TableBinding):
                 "This writer was closed inside its transaction(), which was rolled back. Leave the block and use a new "
                 "writer."
             )
+        if self._open is not None and self._open.has_failed:
+            raise _doomed()
+
+    def _begun(self) -> Connection:
+        connection = writing(self._engine)
+        try:
+            connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _commit(self, active: _OpenTransaction) -> None:
+        if active.has_failed:
+            raise _doomed()
+        with self._translated("The commit"):
+            active.connection.commit()
 
     def _end_transaction(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()  # rolls back what was not committed
-            except SQLAlchemyError:
-                connection.invalidate()
+        active, self._open = self._open, None
+        if active is None:
+            return
+        try:
+            active.connection.close()  # rolls back what was not committed
+        except SQLAlchemyError:
+            active.connection.invalidate()
+
+
+def _send(connection: Connection, statement: Executable, parameters: Any) -> None:
+    """Send all rows with one statement where the driver can: those of MySQL stumble over a % in a column name."""
+    if isinstance(parameters, list) and connection.dialect.name in _MYSQL and any("%" in str(n) for n in parameters[0]):
+        for row in parameters:
+            connection.execute(statement, row)
+        return
+    connection.execute(statement, parameters)
+
+
+def _doomed() -> WriteError:
+    return WriteError(
+        "An earlier write inside this transaction() failed, so nothing of it can be kept. Let that error leave the "
+        "block, or make writes that may fail outside of it."
+    )
 
 
 def _by_key(table: Table, pk: Mapping[str, object]) -> list[Any]:
@@ -226,6 +292,7 @@ def _require_same_columns(verb: str, rows: Sequence[RowData]) -> None:
     for number, row in enumerate(rows):
         if row.keys() != expected:
             raise WriteError(
-                f"The rows of a batch {verb} must all have the same columns, but row {number} has ({', '.join(row)}) "
-                f"and the first has ({', '.join(expected)}). Nothing was written."
+                f"The rows of a batch {verb} must all have the same columns, but row {number} has "
+                f"({', '.join(map(str, row))}) and the first has ({', '.join(map(str, expected))}). Nothing was "
+                "written."
             )

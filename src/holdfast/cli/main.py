@@ -15,6 +15,7 @@ from . import reset as reset_commands  # noqa: F401 - adds its commands to the t
 from .demo.command import demo
 from .exits import EXIT_CODES_HELP, exit_code_of, sentence_of
 from .logs import is_debugging
+from .new import new_app
 from .output import print_error, print_line, redacted
 from .run import migrate, run
 from .trigger import trigger_app
@@ -30,6 +31,7 @@ app.command("run", epilog=EXIT_CODES_HELP)(run)
 app.command("migrate", epilog=EXIT_CODES_HELP)(migrate)
 app.command("demo")(demo)
 app.add_typer(trigger_app, name="trigger")
+app.add_typer(new_app, name="new")
 
 
 def _print_version(asked: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import event
@@ -14,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from .config import DbConfig, ResolvedDbConfig, parse_url, safe_url
 from .errors import ConfigurationError, MissingDependencyError
 
+_ALWAYS_AUTOCOMMIT = "holdfast_always_autocommit"
 _EXTRA_OF_DRIVER = {
     "psycopg": "postgres",
     "pymysql": "mysql",
@@ -111,10 +113,27 @@ def autocommit(engine: Engine) -> Connection:
     """Return a connection on which every statement is its own transaction: one round trip each."""
     if engine.dialect.name == "sqlite":
         return engine.connect().execution_options(holdfast_begin="none")
+    if engine.get_execution_options().get(_ALWAYS_AUTOCOMMIT):
+        return engine.connect()
     try:
         return _autocommitting(engine)
     except engine.dialect.loaded_dbapi.Error:  # a pooled connection was dead; nothing was sent on it
         return _autocommitting(engine)
+
+
+def always_autocommit(config: DbConfig) -> DbConfig:
+    """Return a configuration for engines that only ever run single statements.
+
+    MySQL's drivers send several commands to switch to autocommit and back: such an engine switches once per connection.
+    """
+    if parse_url(ResolvedDbConfig.of(config).connection_url).get_backend_name() not in ("mysql", "mariadb"):
+        return config
+    options = {
+        "isolation_level": "AUTOCOMMIT",
+        "skip_autocommit_rollback": True,
+        "execution_options": {_ALWAYS_AUTOCOMMIT: True},
+    }
+    return replace(config, engine_kwargs={**config.engine_kwargs, **options})
 
 
 def _autocommitting(engine: Engine) -> Connection:

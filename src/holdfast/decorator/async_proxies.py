@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
 
 from ..binding.reader import DbReader
 from ..binding.writer import DbWriter
+from ..core.errors import WriteError
+from .off_loop import off_loop, one_thread, to_the_end
 from .out import DbOut
 
-_Result = TypeVar("_Result")
 _Row = dict[str, object]
 
 
@@ -25,7 +25,7 @@ class AsyncDbOut:
 
     async def set(self, data: object) -> None:
         """Write rows, as ``DbOut.set``."""
-        await asyncio.to_thread(self._out.set, data)
+        await off_loop(partial(self._out.set, data))
 
 
 class AsyncDbReader:
@@ -36,34 +36,39 @@ class AsyncDbReader:
 
     async def get(self, *, pk: _Row) -> _Row | None:
         """Return a row by its primary key, as ``DbReader.get``."""
-        return await asyncio.to_thread(self._reader.get, pk=pk)
+        return await off_loop(partial(self._reader.get, pk=pk))
 
     async def query(self, sql: str, *, params: _Row | None = None) -> list[_Row]:
         """Return every row, as ``DbReader.query``."""
-        return await asyncio.to_thread(self._reader.query, sql, params=params)
+        return await off_loop(partial(self._reader.query, sql, params=params))
 
     async def scalar(self, sql: str, *, params: _Row | None = None) -> object | None:
         """Return one value, as ``DbReader.scalar``."""
-        return await asyncio.to_thread(self._reader.scalar, sql, params=params)
+        return await off_loop(partial(self._reader.scalar, sql, params=params))
 
     async def one(self, sql: str, *, params: _Row | None = None) -> _Row:
         """Return the one row, as ``DbReader.one``."""
-        return await asyncio.to_thread(self._reader.one, sql, params=params)
+        return await off_loop(partial(self._reader.one, sql, params=params))
 
     async def one_or_none(self, sql: str, *, params: _Row | None = None) -> _Row | None:
         """Return the one row or None, as ``DbReader.one_or_none``."""
-        return await asyncio.to_thread(self._reader.one_or_none, sql, params=params)
+        return await off_loop(partial(self._reader.one_or_none, sql, params=params))
 
-    async def stream(self, sql: str, *, params: _Row | None = None, chunk_size: int = 1000) -> AsyncIterator[_Row]:
+    async def stream(
+        self, sql: str, *, params: _Row | None = None, chunk_size: int = 1000
+    ) -> AsyncGenerator[_Row, None]:
         """Yield rows, as ``DbReader.stream``, reading a chunk at a time on one worker thread."""
-        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-stream") as thread:
-            rows = self._reader.stream(sql, params=params, chunk_size=chunk_size)
+        rows = self._reader.stream(sql, params=params, chunk_size=chunk_size)
+        thread = one_thread("holdfast-stream")
+        try:
+            while chunk := await to_the_end(partial(_take, rows, chunk_size), thread):
+                for row in chunk:
+                    yield row
+        finally:
             try:
-                while chunk := await _on(thread, partial(_take, rows, chunk_size)):
-                    for row in chunk:
-                        yield row
+                await to_the_end(rows.close, thread)
             finally:
-                await _on(thread, rows.close)  # type: ignore[attr-defined]  # a generator has close
+                thread.shutdown(wait=False)
 
     def close(self) -> None:
         """Close the reader."""
@@ -73,69 +78,72 @@ class AsyncDbReader:
 class AsyncDbWriter:
     """``DbWriter`` for async handlers. ``async with writer.transaction() as tx`` groups writes."""
 
-    def __init__(self, writer: DbWriter, run: Callable[[Callable[[], Any]], Any] | None = None) -> None:
+    def __init__(self, writer: DbWriter) -> None:
         self._writer = writer
-        self._run = run or asyncio.to_thread
+        self._thread: ThreadPoolExecutor | None = None
 
     async def insert(self, *, data: _Row) -> None:
         """Insert one row, as ``DbWriter.insert``."""
-        await self._run(partial(self._writer.insert, data=data))
+        await off_loop(partial(self._writer.insert, data=data), self._thread)
 
     async def insert_many(self, *, rows: list[_Row]) -> None:
         """Insert rows, as ``DbWriter.insert_many``."""
-        await self._run(partial(self._writer.insert_many, rows=rows))
+        await off_loop(partial(self._writer.insert_many, rows=rows), self._thread)
 
     async def upsert(self, *, data: _Row, conflict_columns: list[str]) -> None:
         """Insert or update one row, as ``DbWriter.upsert``."""
-        await self._run(partial(self._writer.upsert, data=data, conflict_columns=conflict_columns))
+        await off_loop(partial(self._writer.upsert, data=data, conflict_columns=conflict_columns), self._thread)
 
     async def upsert_many(self, *, rows: list[_Row], conflict_columns: list[str]) -> None:
         """Insert or update rows, as ``DbWriter.upsert_many``."""
-        await self._run(partial(self._writer.upsert_many, rows=rows, conflict_columns=conflict_columns))
+        await off_loop(partial(self._writer.upsert_many, rows=rows, conflict_columns=conflict_columns), self._thread)
 
     async def update(self, *, data: _Row, pk: _Row) -> None:
         """Update one row, as ``DbWriter.update``."""
-        await self._run(partial(self._writer.update, data=data, pk=pk))
+        await off_loop(partial(self._writer.update, data=data, pk=pk), self._thread)
 
     async def update_many(self, *, rows: list[_Row]) -> None:
         """Update rows, as ``DbWriter.update_many``."""
-        await self._run(partial(self._writer.update_many, rows=rows))
+        await off_loop(partial(self._writer.update_many, rows=rows), self._thread)
 
     async def delete(self, *, pk: _Row) -> None:
         """Delete one row, as ``DbWriter.delete``."""
-        await self._run(partial(self._writer.delete, pk=pk))
+        await off_loop(partial(self._writer.delete, pk=pk), self._thread)
 
     async def delete_many(self, *, pks: list[_Row]) -> None:
         """Delete rows, as ``DbWriter.delete_many``."""
-        await self._run(partial(self._writer.delete_many, pks=pks))
+        await off_loop(partial(self._writer.delete_many, pks=pks), self._thread)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncDbWriter]:
-        """Commit every write made through the yielded writer together, or none.
+        """Commit every write made inside the block together, or none.
 
-        The whole transaction runs on one worker thread, so concurrent writes inside it come one after the other.
+        The whole transaction runs on one worker thread, so concurrent writes inside it come one after the other. It is
+        ended before the block is left, also when the handler is cancelled.
+
+        Raises:
+            WriteError: one is open already, a write inside it failed, or the commit did.
         """
-        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-transaction") as thread:
-            transaction = self._writer.transaction()
-            await _on(thread, transaction.__enter__)
-            try:
-                yield AsyncDbWriter(self._writer, partial(_on, thread))
-            except BaseException as error:
-                await asyncio.shield(
-                    _on(thread, partial(transaction.__exit__, type(error), error, error.__traceback__))
-                )
-                raise
-            else:
-                await asyncio.shield(_on(thread, partial(transaction.__exit__, None, None, None)))
+        if self._thread is not None:
+            raise WriteError("A transaction() is already active on this writer: they do not nest.")
+        self._thread = thread = one_thread("holdfast-transaction")
+        transaction = self._writer.transaction()
+        try:
+            await to_the_end(transaction.__enter__, thread)
+            yield self
+        except BaseException as error:
+            await to_the_end(partial(transaction.__exit__, type(error), error, error.__traceback__), thread)
+            raise
+        else:
+            await to_the_end(partial(transaction.__exit__, None, None, None), thread)
+        finally:
+            self._thread = None
+            thread.shutdown(wait=False)
 
     def close(self) -> None:
         """Close the writer."""
         self._writer.close()
 
 
-async def _on(thread: ThreadPoolExecutor, step: Callable[[], _Result]) -> _Result:
-    return await asyncio.get_running_loop().run_in_executor(thread, step)
-
-
-def _take(rows: Any, count: int) -> list[_Row]:
-    return [row for _, row in zip(range(count), rows, strict=False)]
+def _take(rows: Generator[_Row, None, None], count: int) -> list[_Row]:
+    return list(islice(rows, count))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -25,8 +24,10 @@ from .async_proxies import AsyncDbOut, AsyncDbReader, AsyncDbWriter
 from .composition import check_composition, mark
 from .metadata import add_metadata, shown_url
 from .models import check_model, to_model
+from .off_loop import off_loop, to_the_end
 from .out import DbOut
-from .signatures import Resolver, check_argument, hide, resolve, resolver_parameters
+from .signatures import check_argument, hide, named, resolving
+from .targets import Target
 from .triggering import triggered
 
 Handler = Callable[..., Any]
@@ -111,37 +112,19 @@ class DbBindings:
         """
         _check_input(pk, query, params, table, on_not_found)
         check_model(model, "input")
-        reading = _Reading(
-            {
-                "url": url,
-                "db_config": db_config,
-                "table": table,
-                "schema": schema,
-                "engine_provider": engine_provider or _shared_engines,
-            },
-            query,
-            model,
-            on_not_found,
-        )
+        target = Target("input", url, db_config, table, schema, engine_provider or _shared_engines)
+        reading = _Reading(target, query, model, on_not_found)
+        described: dict[str, Any] = {"kind": "input", "parameter": arg_name, "connection_setting": shown_url(url)}
+        described |= {"resource": {"table": table} if table else {}, "query_kind": "pk" if query is None else "text"}
+        if model is not None:
+            described["model_ref"] = f"{model.__module__}:{model.__qualname__}"
 
         def decorate(function: Handler) -> Handler:
             check_composition(function, "input")
             check_argument(function, arg_name, "input")
-            wanted = pk if query is None else params
-            arguments = _argument_maker(wanted, function, arg_name, "pk" if query is None else "params")
-
-            def read(*args: Any, **kwargs: Any) -> Callable[[], Any]:
-                given = arguments(args, kwargs)
-                return lambda: reading.read(given)
-
-            described: dict[str, Any] = {"kind": "input", "parameter": arg_name, "connection_setting": shown_url(url)}
-            described |= {
-                "resource": {"table": table} if table else {},
-                "query_kind": "pk" if query is None else "text",
-            }
-            if model is not None:
-                described["model_ref"] = f"{model.__module__}:{model.__qualname__}"
-            wrapper = _with_value(function, arg_name, read)
+            wanted, label = (pk, "pk") if query is None else (params, "params")
+            values = resolving(wanted, function, arg_name, label)
+            wrapper = _with_value(function, arg_name, lambda given: functools.partial(reading.read, values(given)))
             return _finished(wrapper, function, arg_name, "input", binding=described)
 
         return decorate
@@ -165,33 +148,18 @@ class DbBindings:
         """
         if action not in ("insert", "upsert"):
             raise ConfigurationError(f"output: action must be 'insert' or 'upsert', not {action!r}.")
-        if action == "upsert" and not conflict_columns:
-            raise ConfigurationError("output: action='upsert' needs conflict_columns=[…], the columns that name a row.")
+        target = Target("output", url, db_config, table, schema, engine_provider or _shared_engines)
+        if action == "upsert":
+            target.check_upsert(conflict_columns)
+        described: dict[str, Any] = {"kind": "output", "parameter": arg_name, "connection_setting": shown_url(url)}
+        described |= {"resource": {"table": table}}
 
         def decorate(function: Handler) -> Handler:
             check_composition(function, "output")
             check_argument(function, arg_name, "output")
-            out = DbOut(
-                url=url,
-                db_config=db_config,
-                table=table,
-                schema=schema,
-                action=action,
-                conflict_columns=conflict_columns,
-                engine_provider=engine_provider or _shared_engines,
-            )
+            out = DbOut(**target.settings, action=action, conflict_columns=conflict_columns)
             value = AsyncDbOut(out) if inspect.iscoroutinefunction(function) else out
-
-            def passed(*args: Any, **kwargs: Any) -> Any:
-                return function(*args, **{**kwargs, arg_name: value})
-
-            wrapper = functools.wraps(function)(_as_kind_of(function, passed))
-            described = {
-                "kind": "output",
-                "parameter": arg_name,
-                "connection_setting": shown_url(url),
-                "resource": {"table": table},
-            }
+            wrapper = _with_constant(function, arg_name, value)
             return _finished(wrapper, function, arg_name, "output", binding=described)
 
         return decorate
@@ -211,7 +179,7 @@ class DbBindings:
             arg_name,
             "inject_reader",
             "reader",
-            lambda: DbReader(url=url, db_config=db_config, table=table, schema=schema, engine_provider=engine_provider),
+            Target("inject_reader", url, db_config, table, schema, engine_provider).reader,
             AsyncDbReader,
         )
 
@@ -230,7 +198,7 @@ class DbBindings:
             arg_name,
             "inject_writer",
             "writer",
-            lambda: DbWriter(url=url, db_config=db_config, table=table, schema=schema, engine_provider=engine_provider),
+            Target("inject_writer", url, db_config, table, schema, engine_provider).writer,
             AsyncDbWriter,
         )
 
@@ -239,19 +207,19 @@ class DbBindings:
 class _Reading:
     """What ``input`` reads."""
 
-    target: dict[str, Any]
+    target: Target
     query: str | None
     model: type | None
     on_not_found: str
 
     def read(self, given: dict[str, object]) -> Any:
-        with DbReader(**self.target) as reader:
+        with self.target.reader() as reader:
             if self.query is not None:
                 rows = reader.query(self.query, params=given)
                 return rows if self.model is None else [to_model(self.model, row) for row in rows]
             row = reader.get(pk=given)
         if row is None and self.on_not_found == "raise":
-            raise NotFoundError(f"input: table '{self.target['table']}' has no row with {given}.")
+            raise NotFoundError(f"input: table '{self.target.table}' has no row with {given}.")
         return row if row is None or self.model is None else to_model(self.model, row)
 
 
@@ -269,32 +237,40 @@ def _check_input(pk: object, query: object, params: object, table: object, on_no
             raise ConfigurationError(message)
 
 
-def _argument_maker(
-    wanted: dict[str, object] | Resolver | None, function: Handler, arg_name: str, label: str
-) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, object]]:
-    """Return what turns a call's arguments into the values to read with."""
-    if not callable(wanted):
-        return lambda args, kwargs: dict(wanted or {})
-    names = resolver_parameters(wanted, function, arg_name, label)
-    signature = inspect.signature(function)
-    return lambda args, kwargs: resolve(wanted, names, signature.bind_partial(*args, **kwargs).arguments)
-
-
-def _with_value(function: Handler, arg_name: str, read: Callable[..., Callable[[], Any]]) -> Handler:
+def _with_value(function: Handler, arg_name: str, prepare: Callable[[dict[str, Any]], Callable[[], Any]]) -> Handler:
     """Return a wrapper that reads (off the loop, for an async handler) and passes what it got."""
+    arguments = named(function, {arg_name})
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            kwargs[arg_name] = await asyncio.to_thread(read(*args, **kwargs))
-            return await function(*args, **kwargs)
+            given = arguments(args, kwargs)
+            return await function(**{**given, arg_name: await off_loop(prepare(given))})
 
         return async_wrapper
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        kwargs[arg_name] = read(*args, **kwargs)()
-        return function(*args, **kwargs)
+        given = arguments(args, kwargs)
+        return function(**{**given, arg_name: prepare(given)()})
+
+    return wrapper
+
+
+def _with_constant(function: Handler, arg_name: str, value: object) -> Handler:
+    """Return a wrapper that passes the same value each time; a coroutine function when the handler is one."""
+    arguments = named(function, {arg_name})
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await function(**{**arguments(args, kwargs), arg_name: value})
+
+        return async_wrapper
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(**{**arguments(args, kwargs), arg_name: value})
 
     return wrapper
 
@@ -318,35 +294,28 @@ def _injecting(
 def _with_resource(
     function: Handler, arg_name: str, make: Callable[[], DbReader | DbWriter], async_form: Callable[[Any], Any]
 ) -> Handler:
+    """Return a wrapper that passes a new reader or writer, and closes it whatever happens."""
+    arguments = named(function, {arg_name})
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            given = arguments(args, kwargs)
             resource = make()
             try:
-                return await function(*args, **{**kwargs, arg_name: async_form(resource)})
+                return await function(**{**given, arg_name: async_form(resource)})
             finally:
-                await asyncio.to_thread(resource.close)
+                await to_the_end(resource.close)
 
         return async_wrapper
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        given = arguments(args, kwargs)
         with make() as resource:
-            return function(*args, **{**kwargs, arg_name: resource})
+            return function(**{**given, arg_name: resource})
 
     return wrapper
-
-
-def _as_kind_of(function: Handler, call: Handler) -> Handler:
-    """Return ``call`` as a coroutine function when the handler is one: the host looks at that."""
-    if not inspect.iscoroutinefunction(function):
-        return call
-
-    async def awaiting(*args: Any, **kwargs: Any) -> Any:
-        return await call(*args, **kwargs)
-
-    return awaiting
 
 
 def _finished(wrapper: Handler, function: Handler, arg_name: str, kind: str, **described: dict[str, Any]) -> Handler:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.config import safe_url
+from ..core.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"%\w+%")
 METADATA_ATTRIBUTE = "_azure_functions_metadata"
@@ -36,10 +37,22 @@ def add_metadata(
 
 
 def shown_url(url: str | None) -> str | None:
-    """Return how a database is named in metadata: a reference such as ``%DB_URL%`` as it is, a URL without secrets."""
-    if url is None or _REFERENCE.fullmatch(url):
+    """Return how a database is named in metadata: a reference such as ``%DB_URL%`` as it is, a URL without secrets.
+
+    Raises:
+        ConfigurationError: it is not a URL, and no environment variable can make it one.
+    """
+    if url is None:
+        return None
+    references = _REFERENCE.findall(url)
+    if url in references:
         return url
-    return safe_url(url)
+    try:
+        return safe_url(url)
+    except ConfigurationError:
+        if not references:
+            raise
+        return "…".join(references)  # what is between them may be a password
 
 
 def get_db_metadata(func: Any) -> dict[str, Any] | None:

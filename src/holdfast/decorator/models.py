@@ -32,8 +32,15 @@ def to_model(model: Any, row: dict[str, object]) -> Any:
         known = {field.name for field in dataclasses.fields(model) if field.init}
         return model(**{name: value for name, value in row.items() if name in known})
     except (TypeError, ValueError) as error:
-        said = str(error).replace("\n", "; ")
-        raise SerializationError(f"A row does not fit {model.__name__}: {said}") from error
+        raise SerializationError(f"A row does not fit {model.__name__}: {_said(error)}.") from error
+
+
+def _said(error: Exception) -> str:
+    """Return what is wrong with which field. Pydantic's own text runs over lines and quotes the values."""
+    problems = getattr(error, "errors", None)
+    if problems is None:
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems())
 
 
 def to_row(value: object) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.events import RowChange
 from ..trigger.poll import PollTrigger
 from .models import to_model
-from .signatures import hide, visible_signature
+from .signatures import hide, named, visible_signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,35 +46,35 @@ def triggered(
     """Return a wrapper that polls on each call and passes events (and context, if the handler names one)."""
     parameters = visible_signature(function).parameters
     takes_context = "context" in parameters
-    host_parameters = [name for name in parameters if name not in (arg_name, "context")]
+    filled = {arg_name, "context"} if takes_context else {arg_name}
+    host_arguments = named(function, filled)
 
     def call_arguments(given: dict[str, Any], events: list[RowChange], context: Any) -> dict[str, Any]:
         shown: list[Any] = list(events) if model is None else [with_model(event, model) for event in events]
         return given | {arg_name: shown} | ({"context": context} if takes_context else {})
 
-    def host_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        given = dict(zip(host_parameters, args, strict=False)) | kwargs
-        return next(iter(given.values()), None), given
-
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def async_wrapper(*args: Any, **kwargs: Any) -> None:
-            timer, given = host_arguments(args, kwargs)
+            given = host_arguments(args, kwargs)
 
             async def handle(events: list[RowChange], context: Any) -> None:
                 await function(**call_arguments(given, events, context))
 
-            await trigger.run_async(timer=timer, handler=handle)
+            await trigger.run_async(timer=next(iter(given.values()), None), handler=handle)
 
         wrapper: Callable[..., Any] = async_wrapper
     else:
 
         @functools.wraps(function)
         def sync_wrapper(*args: Any, **kwargs: Any) -> None:
-            timer, given = host_arguments(args, kwargs)
-            trigger.run(timer=timer, handler=lambda events, context: function(**call_arguments(given, events, context)))
+            given = host_arguments(args, kwargs)
+            trigger.run(
+                timer=next(iter(given.values()), None),
+                handler=lambda events, context: function(**call_arguments(given, events, context)),
+            )
 
         wrapper = sync_wrapper
-    hide(wrapper, function, {arg_name, "context"} if takes_context else {arg_name})
+    hide(wrapper, function, filled)
     return wrapper

@@ -21,7 +21,8 @@ class BlobCheckpointStore(StateStore):
     """Checkpoints and leases in Azure Blob Storage, one blob per poller.
 
     ``source_fingerprint`` is what a caller of the five-method protocol vouches for; a ``PollTrigger`` passes its
-    source's own description, including the forms older packages stored.
+    source's own description, including the forms older packages stored. With ``create_container`` a missing container
+    is made on first use; making this object never talks to the storage account.
     """
 
     def __init__(
@@ -32,11 +33,12 @@ class BlobCheckpointStore(StateStore):
         app_name: str | None = None,
         skew_margin_seconds: float | None = None,
         clock: Clock | None = None,
+        create_container: bool = False,
     ) -> None:
         from .stores.blob import BlobDocumentStore
 
         super().__init__(
-            BlobDocumentStore(container_client),
+            BlobDocumentStore(container_client, create_container=create_container),
             app_name=app_name,
             skew_margin_seconds=skew_margin_seconds,
             clock=clock,

@@ -264,9 +264,9 @@ class PollRunner:
         with self._telemetry.step(trace, "handler", HandlerError, message):
             try:
                 self._invoker.invoke(events, context, lease)
-            except Exception:
+            except Exception as error:  # one of ours too: a handler writes through DbOut, or has a lease of its own
                 self._require_held(lease)
-                raise
+                raise HandlerError(f"{message}: {type(error).__name__}: {error}") from error
         self._require_held(lease)
 
     def _commit(self, trace: BatchTrace, lease: HeldLease, transaction: HandlerTransaction | None) -> None:

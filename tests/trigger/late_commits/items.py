@@ -218,7 +218,7 @@ def _patience(url: str) -> dict[str, Any] | None:
 
 
 def _writer_config(url: str) -> DbConfig:
-    arguments = {"timeout": 30} if url.startswith("sqlite") else None
+    arguments: dict[str, object] | None = {"timeout": 30} if url.startswith("sqlite") else None
     return DbConfig(connection_url=url, connect_args=arguments, pool_size=20)
 
 

@@ -9,7 +9,8 @@ ATTEMPTS = 20
 
 _BLOCKED = {
     "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-    "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "mysql": "SELECT variable_value > 0 FROM information_schema.global_status "
+    "WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
 }
 
 # Gives a transaction its place in the order of time and of ids before it waits.

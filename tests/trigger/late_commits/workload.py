@@ -42,7 +42,6 @@ class Writers:
         self._keys = count(FIRST_FREE_KEY)
         self._newest_key = FIRST_FREE_KEY
         self._stop = threading.Event()
-        self.waited_on_a_lock = 0
         if not items.kind.insert_only:
             items.execute(items.insert(*HOT_KEYS))
 
@@ -51,18 +50,20 @@ class Writers:
         jobs = self._jobs()
         with ThreadPoolExecutor(max_workers=len(jobs)) as threads:
             writers = [threads.submit(self._write, job, self._seed + at) for at, job in enumerate(jobs)]
-            try:
-                next((writer for writer in writers if writer.done() and writer.exception()), None)
-                threading.Event().wait(self._size.seconds)
-            finally:
-                self._stop.set()
+            self._stop.wait(self._size.seconds)
+            self._stop.set()
             for writer in writers:
                 writer.result(timeout=60)
 
     def _jobs(self) -> list[Callable[[Connection, random.Random], None]]:
         if self._items.kind.insert_only:
-            return [self._insert_one, self._insert_many, self._insert_one, self._insert_many, self._insert_twice] + [
-                self._update_something
+            return [
+                self._insert_one,
+                self._insert_many,
+                self._insert_one,
+                self._insert_many,
+                self._insert_twice,
+                self._update_something,
             ]
         return [
             self._insert_one,
@@ -75,17 +76,25 @@ class Writers:
 
     def _write(self, job: Callable[[Connection, random.Random], None], seed: int) -> None:
         chance = random.Random(seed)
+        idle_seconds = self._size.pause_seconds * (3 if self._is_single_writer else 0.3)
         with writing(self._items.engine) as connection:
             while not self._stop.is_set():
-                try:
-                    with connection.begin() as transaction:
-                        job(connection, chance)
-                        self._pause(chance)
-                        if chance.random() < ROLLED_BACK:
-                            transaction.rollback()
-                except OperationalError:  # a deadlock or a lock that took too long: the transaction was rolled back
-                    connection.rollback()
-                self._stop.wait(chance.uniform(0, self._size.pause_seconds * (3 if self._is_single_writer else 0.3)))
+                self._one_transaction(connection, job, chance)
+                self._stop.wait(chance.uniform(0, idle_seconds))
+
+    def _one_transaction(
+        self, connection: Connection, job: Callable[[Connection, random.Random], None], chance: random.Random
+    ) -> None:
+        try:
+            job(connection, chance)
+            self._pause(chance)
+        except OperationalError:  # a deadlock, or a lock that took too long
+            connection.rollback()
+            return
+        if chance.random() < ROLLED_BACK:
+            connection.rollback()
+        else:
+            connection.commit()
 
     def _pause(self, chance: random.Random) -> None:
         """Let others overtake: mostly a little, now and then a lot."""

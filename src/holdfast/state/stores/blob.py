@@ -38,13 +38,17 @@ class BlobDocumentStore:
     Args:
         container_client: the container, with whatever credential you use; it must exist.
         timeout_seconds: how long to wait for a connection, and for each part of an answer.
+        create_container: make the container on first use when it is missing, instead of raising.
     """
 
     skew_margin_seconds: float | None = SKEW_MARGIN_SECONDS
 
-    def __init__(self, container_client: ContainerClient, *, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self, container_client: ContainerClient, *, timeout_seconds: float = 10.0, create_container: bool = False
+    ) -> None:
         self._container = container_client
         self._timeout_seconds = timeout_seconds
+        self._creates_container = create_container
         self._place = Place(
             f"container '{container_client.container_name}' of account '{container_client.account_name}'",
             "Check the key or connection string, or give this identity 'Storage Blob Data Contributor'.",
@@ -59,10 +63,14 @@ class BlobDocumentStore:
             StateStoreError: the account refuses the credential.
         """
         store = cls(ContainerClient.from_connection_string(connection_string, container))
-        call = Call(store._place, "open", container)
-        with one_attempt(call, store._timeout_seconds) as attempt, contextlib.suppress(ResourceExistsError):
-            store._container.create_container(**attempt.options)
+        store._create_container()
         return store
+
+    def _create_container(self) -> None:
+        """Make the container; harmless when it exists, or when another process makes it at the same time."""
+        call = Call(self._place, "open", self._container.container_name)
+        with one_attempt(call, self._timeout_seconds) as attempt, contextlib.suppress(ResourceExistsError):
+            self._container.create_container(**attempt.options)
 
     def read(self, name: str) -> Snapshot | None:
         """Return the blob with the time of the answer, or None when there is none."""
@@ -72,6 +80,9 @@ class BlobDocumentStore:
                 download = blob.download_blob(**attempt.options)
                 return Snapshot(download.readall(), ETag(download.properties.etag), attempt.date)
             except ResourceNotFoundError as error:
+                if code_of(error) == "ContainerNotFound" and self._creates_container:
+                    self._create_container()  # whoever writes a document has looked for it first
+                    return None
                 if code_of(error) == "BlobNotFound":
                     return None
                 raise

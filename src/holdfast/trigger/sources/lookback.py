@@ -11,15 +11,17 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
-from ...core.cursor import KeysetCursor, parse_cursor
+from ...core.cursor import KeysetCursor
 from ...core.errors import SerializationError, SourceConfigurationError
 from ...core.types import JsonObject
 from ...core.values import from_json, to_json, to_text
 from .text_times import in_layout_of
 
 _HASH_DIGITS = 16
+_DATE_LENGTH = len("2026-01-31")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def _bounded(window: Window, start: Any, limit: int) -> Window:
     cut = values[len(values) - limit - 1]
     newer = {key: value for key, value in kept.items() if value > cut}
     edge = next((value for value in values if value > cut), values[-1])
-    return replace(window, delivered=newer or kept, shortened_to=edge)
+    newer = newer or {key: value for key, value in kept.items() if value >= edge}
+    return replace(window, delivered=newer, shortened_to=edge)
 
 
 def identity(row: KeysetCursor) -> str:
@@ -83,26 +86,40 @@ def shifted_back(value: Any, lookback: timedelta | float) -> Any:
     Raises:
         SourceConfigurationError: the value is neither a time nor a number.
     """
-    seconds = lookback if isinstance(lookback, timedelta) else timedelta(seconds=lookback)
+    duration = lookback if isinstance(lookback, timedelta) else timedelta(seconds=lookback)
     if isinstance(value, str):
-        return _shifted_text(value, seconds)
-    if isinstance(value, (datetime, date)):
-        return value - max(seconds, timedelta(days=1)) if type(value) is date else value - seconds
-    if isinstance(lookback, timedelta) or isinstance(value, (bytes, bool)):
-        raise SourceConfigurationError(
-            f"lookback={lookback!r} does not fit a cursor of type {type(value).__name__}: a time column takes seconds "
-            "or a timedelta, a number column takes a number."
-        )
-    return value - type(value)(lookback)
+        return _shifted_text(value, duration)
+    if isinstance(value, (date, timedelta)):  # a datetime is a date too
+        return _shifted_time(value, duration)
+    is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+    if is_number and not isinstance(lookback, timedelta):
+        return value - type(value)(lookback)
+    raise SourceConfigurationError(
+        f"lookback={lookback!r} does not fit a cursor of type {type(value).__name__}: a time column takes seconds or a "
+        "timedelta, a number column takes a number."
+    )
+
+
+def _shifted_time(value: Any, back: timedelta) -> Any:
+    if type(value) is date:
+        back = max(back, timedelta(days=1))
+    try:
+        return value - back
+    except OverflowError:  # there is nothing earlier than the first day
+        first = type(value).min
+        return first.replace(tzinfo=value.tzinfo) if isinstance(value, datetime) else first
 
 
 def _shifted_text(value: str, back: timedelta) -> str:
     try:
-        return in_layout_of(value, datetime.fromisoformat(value) - back)
+        moment = datetime.fromisoformat(value)
     except ValueError as error:
         raise SourceConfigurationError(
             f"lookback needs a time or a number, but the cursor is the text {value!r}."
         ) from error
+    if len(value) <= _DATE_LENGTH:
+        return str(_shifted_time(moment.date(), back))
+    return in_layout_of(value, _shifted_time(moment, back))
 
 
 def to_checkpoint(window: Window) -> JsonObject:
@@ -126,11 +143,10 @@ def from_checkpoint(checkpoint: JsonObject, keyset: Callable[[object], KeysetCur
     newest = keyset(checkpoint.get("cursor"))
     kept = checkpoint.get("lookback") or {}
     try:
-        position = parse_cursor(kept.get("position"))
         edge = kept.get("shortened_to")
         return Window(
             newest,
-            position if isinstance(position, KeysetCursor) else None,
+            keyset(kept.get("position")),
             {key: from_json(value) for key, value in kept.get("delivered", [])},
             None if edge is None else from_json(edge),
         )

@@ -20,7 +20,7 @@ from ...core.clock import Clock, SystemClock
 from ...core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from ...core.cursor import KeysetCursor, OpaqueCursor
 from ...core.driver_errors import connection_error, is_connection_failure, reason
-from ...core.engine import EngineProvider, autocommit
+from ...core.engine import EngineProvider, always_autocommit, autocommit
 from ...core.errors import (
     ConfigurationError,
     CursorSerializationError,
@@ -381,7 +381,7 @@ class SqlAlchemySource:
         if self._url.get_backend_name() not in ("mysql", "mariadb"):
             return self._config
         arguments = {**(self._config.connect_args or {}), "init_command": "SET time_zone = '+00:00'"}
-        return replace(self._config, connect_args=arguments)
+        return always_autocommit(replace(self._config, connect_args=arguments))
 
     def _check_null_cursors(self, prepared: Prepared) -> None:
         prepared.null_checked_at = self._clock.monotonic()

@@ -54,16 +54,16 @@ def _fitting(dialect_name: str, table: Table, facts: CursorFacts) -> str:
         return "identity"
     if facts.has_server_time_default:
         return "server_time"
-    raise NoSoundHorizonError(_refusal(table, facts))
+    raise NoSoundHorizonError(_refusal(dialect_name, table, facts))
 
 
-def _refusal(table: Table, facts: CursorFacts) -> str:
+def _refusal(dialect_name: str, table: Table, facts: CursorFacts) -> str:
     choices = (
         f"Choose one: horizon='server_time' if the database fills '{facts.name}' on every write (a default or trigger "
         "with the server's clock); lookback=<seconds> to re-read a window and drop what was delivered; horizon='none' "
         "if rows commit in cursor order."
     )
-    if facts.is_integer and "sqlite" in str(type(facts.type).__module__):
+    if facts.is_integer and dialect_name == "sqlite":
         choices = "Declare it INTEGER PRIMARY KEY AUTOINCREMENT. " + choices
     return (
         f"Column '{facts.name}' of table '{table.name}' is not filled by the database as far as it tells (default: "

@@ -1,0 +1,124 @@
+"""The tables bindings work with: looked up once per engine, and again after a while or when found to be out of date.
+
+A column that was added shows in no error, so what is known of a table is not kept for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import JSON, Float, Table
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, StatementError
+
+from ..core.clock import Clock, SystemClock
+from ..core.errors import ConfigurationError
+from ..core.reflection import reflect_table
+
+KEEP_SECONDS = 30.0
+
+# PostgreSQL: undefined column, table or operator; a value that does not fit the type we know. ODBC: the first two.
+_STALE_STATES = frozenset({"42703", "42P01", "42883", "42804", "22003", "22P02", "42S22", "42S02"})
+_STALE_MYSQL = frozenset({1054, 1146})
+_STALE_SQLITE = ("no such column", "has no column", "no such table")
+
+
+@dataclass(slots=True)
+class _Known:
+    """One table's place in the cache, with the turn of whoever looks it up."""
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    table: Table | None = None
+    at: float = 0.0
+
+
+class TableCache:
+    """Reflected tables by engine. Safe between threads; an engine that is gone takes its tables with it.
+
+    A slow database keeps nobody waiting but those who want the same table of it.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._known: WeakKeyDictionary[Engine, dict[tuple[str | None, str], _Known]] = WeakKeyDictionary()
+
+    def get(self, engine: Engine, table: str, schema: str | None) -> Table:
+        """Return the table, looking it up when it is not known or was looked up long ago.
+
+        Raises:
+            ConfigurationError: there is no such table.
+        """
+        known = self._place(engine, table, schema)
+        with known.turn:
+            found = known.table
+            if found is None or self._clock.monotonic() - known.at > KEEP_SECONDS:
+                found = known.table = look_up(engine, table, schema)
+                known.at = self._clock.monotonic()
+            return found
+
+    def forget(self, engine: Engine, stale: Table) -> None:
+        """Look the table up again next time, unless someone has done so since ``stale`` was handed out."""
+        known = self._place(engine, stale.name, stale.schema)
+        with self._lock:
+            if known.table is stale:
+                known.table = None
+
+    def _place(self, engine: Engine, table: str, schema: str | None) -> _Known:
+        with self._lock:
+            return self._known.setdefault(engine, {}).setdefault((schema, table), _Known())
+
+
+def look_up(engine: Engine, table: str, schema: str | None) -> Table:
+    """Return the table as the database has it.
+
+    None in a JSON column means NULL, as in any other; a floating-point number is never rounded into a decimal.
+
+    Raises:
+        ConfigurationError: there is no such table.
+    """
+    found = reflect_table(engine, table, schema, ConfigurationError)
+    for column in found.columns:
+        if isinstance(column.type, JSON):
+            column.type.none_as_null = True
+        if isinstance(column.type, Float):
+            column.type.asdecimal = False
+    return found
+
+
+def looks_stale(error: Exception) -> bool:
+    """Return whether the error is what a table that changed since it was looked up gives rise to."""
+    if never_sent(error):
+        return True
+    original = getattr(error, "orig", None)
+    code = next(iter(getattr(original, "args", ())), None)  # pymysql and pyodbc put it first
+    return (
+        getattr(original, "sqlstate", None) in _STALE_STATES
+        or (isinstance(code, str) and code in _STALE_STATES)
+        or (isinstance(code, int) and code in _STALE_MYSQL)
+        or any(words in str(original).lower() for words in _STALE_SQLITE)
+    )
+
+
+def never_sent(error: Exception) -> bool:
+    """Return whether a statement failed before the database has seen any of it."""
+    return isinstance(error, (ConfigurationError, StatementError)) and not isinstance(error, DBAPIError)
+
+
+def is_changed(fresh: Table, known: Table) -> bool:
+    """Return whether two looks at a table saw different things."""
+    return _shape(fresh) != _shape(known)
+
+
+def _shape(table: Table) -> tuple[object, ...]:
+    columns = [(column.name, repr(column.type), column.nullable) for column in table.columns]
+    keys = [column.name for column in table.primary_key.columns]
+    return columns, keys, unique_keys(table)
+
+
+def unique_keys(table: Table) -> set[frozenset[str]]:
+    """Return the sets of columns that name at most one row each."""
+    indexes = [index.columns for index in table.indexes if index.unique]
+    return {frozenset(column.name for column in columns) for columns in (table.primary_key.columns, *indexes)}

@@ -1,0 +1,52 @@
+"""Blocking steps off the event loop.
+
+They run on threads of our own, not on the loop's default ones: those may all be taken by triggers that wait for the
+very handlers that wait for a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar
+
+_Result = TypeVar("_Result")
+_MOST_THREADS = 32
+_threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="holdfast-async")
+
+
+async def off_loop(step: Callable[[], _Result], thread: Executor | None = None) -> _Result:
+    """Run a step on a worker thread with the caller's context variables. When cancelled, the step still ends by itself.
+
+    Args:
+        step: what to run.
+        thread: where, when it matters; otherwise on any of the shared threads.
+    """
+    return await _started(step, thread)
+
+
+async def to_the_end(step: Callable[[], _Result], thread: Executor | None = None) -> _Result:
+    """Do the same, but return only when the step has ended; a cancellation meanwhile is raised after it."""
+    running = _started(step, thread)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        running.exception()  # seen; the cancellation goes first
+        raise cancelled
+    return running.result()
+
+
+def _started(step: Callable[[], _Result], thread: Executor | None) -> asyncio.Future[_Result]:
+    context = contextvars.copy_context()
+    return asyncio.get_running_loop().run_in_executor(thread or _threads, lambda: context.run(step))
+
+
+def one_thread(name: str) -> ThreadPoolExecutor:
+    """Return a thread for steps that must follow one another. Let go of it with ``shutdown(wait=False)``."""
+    return ThreadPoolExecutor(1, thread_name_prefix=name)

@@ -1,0 +1,75 @@
+"""The database and table a decorated handler reads or writes, checked when the decorator is applied."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ..binding.reader import DbReader
+from ..binding.upsert import check_conflict_columns, check_upsert_dialect
+from ..binding.writer import DbWriter
+from ..core.config import DbConfig, parse_url
+from ..core.engine import EngineProvider
+from ..core.errors import ConfigurationError
+
+_REFERENCE = re.compile(r"%\w+%")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Target:
+    """Where to read or write. ``kind`` is the decorator's name, for messages.
+
+    Raises:
+        ConfigurationError: not exactly one of ``url`` and ``db_config`` is given, or a text is empty.
+    """
+
+    kind: str
+    url: str | None
+    db_config: DbConfig | None
+    table: str | None
+    schema: str | None
+    engine_provider: EngineProvider | None
+
+    def __post_init__(self) -> None:
+        for broken, message in (
+            ((self.url is None) == (self.db_config is None), "pass exactly one of url and db_config."),
+            (self.url == "", "url must not be empty: write for example sqlite:///shop.db or %DB_URL%."),
+            (self.table == "", "table must not be empty."),
+        ):
+            if broken:
+                raise ConfigurationError(f"{self.kind}: {message}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return what readers, writers and outputs are made with."""
+        return {
+            "url": self.url,
+            "db_config": self.db_config,
+            "table": self.table,
+            "schema": self.schema,
+            "engine_provider": self.engine_provider,
+        }
+
+    def reader(self) -> DbReader:
+        """Return a new reader."""
+        return DbReader(**self.settings)
+
+    def writer(self) -> DbWriter:
+        """Return a new writer."""
+        return DbWriter(**self.settings)
+
+    def check_upsert(self, conflict_columns: object) -> None:
+        """Check what can be known of an upsert before there is a connection.
+
+        Raises:
+            ConfigurationError: there are no ``conflict_columns``, or the URL names a dialect without upsert.
+        """
+        if not conflict_columns:
+            raise ConfigurationError(
+                f"{self.kind}: action='upsert' needs conflict_columns=[…], the columns that name a row."
+            )
+        check_conflict_columns(conflict_columns)
+        written = self.url if self.db_config is None else self.db_config.connection_url
+        if written is not None and not _REFERENCE.search(written):
+            check_upsert_dialect(parse_url(written).get_backend_name())

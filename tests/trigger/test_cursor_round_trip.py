@@ -1,0 +1,276 @@
+"""A cursor of any type survives the checkpoint: every row comes exactly once, in the database's own order."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import IntegrityError
+
+from holdfast import DbConfig, EngineProvider, SqlAlchemySource
+from holdfast.core.cursor import KeysetCursor, parse_cursor
+from holdfast.core.errors import CursorSerializationError
+from holdfast.core.types import JsonObject
+from holdfast.core.values import from_json, to_json
+
+BATCH_SIZE = 2
+MOST_ROWS = 7
+
+against_a_server = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+embedded = settings(max_examples=40, deadline=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type a cursor column can have, and values for it."""
+
+    declared: str
+    values: st.SearchStrategy[Any]
+
+    def __str__(self) -> str:
+        return self.declared
+
+
+def naive(first_year: int = 1, last_year: int = 9999) -> st.SearchStrategy[datetime]:
+    """Times without zone, often equal in their first digits."""
+    first, last = date(first_year, 1, 1), date(last_year, 12, 31)
+    return st.builds(datetime.combine, st.dates(first, last) | st.just(date(2026, 3, 1)), st.times())
+
+
+zones = st.builds(
+    lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-14 * 4, 14 * 4).map(lambda n: n * 15)
+)
+aware = st.builds(lambda moment, zone: moment.replace(tzinfo=zone), naive(2, 9998), zones)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+plain_texts = st.text("abcAZ09 é", max_size=5)
+lsns = st.builds(lambda high, low: f"{high:X}/{low:X}", st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+intervals = st.timedeltas(timedelta(days=-400_000), timedelta(days=400_000))
+calendar = st.builds(
+    lambda years, months, days, seconds: f"{years} years {months} mons {days} days {seconds} secs",
+    *(st.integers(-3, 3), st.integers(-14, 14), st.integers(-400, 400), st.decimals(-99, 99, places=6)),
+)
+small = st.integers(-(2**31), 2**31 - 1)
+large = st.integers(-(2**63), 2**63 - 1)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+
+POSTGRES = (
+    ColumnType("timestamptz", aware),
+    ColumnType("timestamptz(3)", aware),
+    ColumnType("timestamp", naive()),
+    ColumnType("date", st.dates()),
+    ColumnType("time", st.times()),
+    ColumnType("timetz", st.times(timezones=zones)),
+    ColumnType("interval", intervals),
+    ColumnType("interval", calendar),
+    ColumnType("numeric", st.decimals(allow_nan=False, allow_infinity=True, min_value=-(10**20), max_value=10**20)),
+    ColumnType("numeric(20, 6)", st.decimals(-(10**13), 10**13, places=6)),
+    ColumnType("uuid", st.uuids()),
+    ColumnType("bytea", st.binary(max_size=6)),
+    ColumnType("text", texts),
+    ColumnType("varchar(9)", texts),
+    ColumnType("char(5)", plain_texts),
+    ColumnType("smallint", st.integers(-(2**15), 2**15 - 1)),
+    ColumnType("int", small),
+    ColumnType("bigint", large),
+    ColumnType("float8", floats | st.sampled_from([math.inf, -math.inf])),
+    ColumnType("real", st.floats(width=32, allow_nan=False)),
+    ColumnType("bool", st.booleans()),
+    ColumnType("xid8", st.integers(0, 2**64 - 1).map(str)),
+    ColumnType("pg_lsn", lsns),
+    ColumnType("mood", st.sampled_from(["sad", "ok", "happy"])),
+)
+MARIADB = (
+    ColumnType("DATETIME(6)", naive(1000)),
+    ColumnType("DATETIME(0)", naive(1000, 9998).map(lambda moment: moment.replace(microsecond=0))),
+    ColumnType("TIMESTAMP(6)", naive(1971, 2037)),
+    ColumnType("DATE", st.dates(date(1000, 1, 1))),
+    ColumnType("TIME(6)", st.times()),
+    ColumnType("DECIMAL(30, 10)", st.decimals(-(10**19), 10**19, places=10)),
+    ColumnType("UUID", st.uuids().map(str)),
+    ColumnType("VARBINARY(6)", st.binary(max_size=6)),
+    ColumnType("VARCHAR(6)", texts),
+    ColumnType("CHAR(5)", plain_texts),
+    ColumnType("INT", small),
+    ColumnType("BIGINT", large),
+    ColumnType("BIGINT UNSIGNED", st.integers(0, 2**64 - 1)),
+    ColumnType("DOUBLE", floats),
+    ColumnType("FLOAT", st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    ColumnType("BOOL", st.booleans()),
+    ColumnType("YEAR", st.integers(1901, 2155)),
+    ColumnType("ENUM('sad', 'ok', 'happy')", st.sampled_from(["sad", "ok", "happy"])),
+)
+SQLITE = (
+    ColumnType("TIMESTAMP", naive().map(lambda moment: moment.isoformat(sep=" "))),
+    ColumnType("TEXT", naive().map(lambda moment: moment.isoformat(timespec="milliseconds") + "Z")),
+    ColumnType("DATE", st.dates().map(str)),
+    ColumnType("TIME", st.times().map(lambda moment: moment.isoformat(timespec="microseconds"))),
+    ColumnType("NUMERIC", st.decimals(-(10**13), 10**13, places=6).map(str)),
+    ColumnType("CHAR(32)", st.uuids().map(lambda value: value.hex)),
+    ColumnType("BLOB", st.binary(max_size=6)),
+    ColumnType("TEXT", texts),
+    ColumnType("INTEGER", large),
+    ColumnType("REAL", floats),
+    ColumnType("BOOLEAN", st.booleans()),
+    ColumnType("", st.one_of(large, floats, texts, st.binary(max_size=3))),
+)
+
+
+class Rows:
+    """A table with a column of one type, and what of it a source delivers in small batches."""
+
+    def __init__(self, url: str, column: ColumnType) -> None:
+        self.provider = EngineProvider()
+        self.url = url
+        self.column = column
+        self.engine: Engine = self.provider.get_engine(DbConfig(connection_url=url))
+        if self.engine.dialect.name == "postgresql":
+            self.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')")
+        self.execute(f"CREATE TABLE items (id INT PRIMARY KEY, v {column.declared} NOT NULL)")
+        self.execute("CREATE INDEX items_v ON items (v, id)")
+        self.execute(f"CREATE TABLE keyed (n INT NOT NULL, v {column.declared} NOT NULL, PRIMARY KEY (n, v))")
+
+    def close(self) -> None:
+        self.provider.dispose_all()
+
+    def execute(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(text(statement))
+
+    def fill(self, table: str, number: str, values: list[Any]) -> None:
+        """Replace the table's rows; a value the database takes for one it has already is left out."""
+        self.execute(f"DELETE FROM {table}")
+        bound = f"CAST(:v AS {self.column.declared})" if self.engine.dialect.name == "postgresql" else ":v"
+        for at, value in enumerate(values):
+            with suppress(IntegrityError), self.engine.begin() as connection:
+                connection.execute(
+                    text(f"INSERT INTO {table} ({number}, v) VALUES (:at, {bound})"),
+                    {"at": at if number == "id" else at % 2, "v": value},
+                )
+
+    def in_order(self, statement: str) -> list[Any]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(text(statement)).scalars())
+
+    def source(self, table: str, cursor: str, key: str, *, is_query: bool = False) -> SqlAlchemySource:
+        place: dict[str, Any] = {"query": f"SELECT * FROM {table}"} if is_query else {"table": table}
+        return SqlAlchemySource(
+            url=self.url,
+            cursor_column=cursor,
+            pk_columns=[key],
+            horizon="none",
+            engine_provider=self.provider,
+            **place,
+        )
+
+
+def delivered(source: SqlAlchemySource, most: int) -> list[dict[str, object]]:
+    """Return every row the source delivers, in batches whose checkpoints go through JSON."""
+    checkpoint: JsonObject = {}
+    rows: list[dict[str, object]] = []
+    while len(rows) <= most:
+        found = source.fetch_changes(json.loads(json.dumps(checkpoint)), BATCH_SIZE)
+        rows += [dict(row) for row in found.records]
+        if found.next_checkpoint is None:
+            break
+        checkpoint = found.next_checkpoint
+    return rows
+
+
+def as_the_cursor(rows: Rows, values: list[Any], *, is_query: bool) -> None:
+    rows.fill("items", "id", values)
+    source = rows.source("items", "v", "id", is_query=is_query)
+    expected = rows.in_order("SELECT id FROM items ORDER BY v, id")
+    assert [row["id"] for row in delivered(source, len(expected))] == expected
+
+
+def as_the_key(rows: Rows, values: list[Any]) -> None:
+    rows.fill("keyed", "n", values)
+    found = delivered(rows.source("keyed", "n", "v"), len(values))
+    with rows.engine.connect() as connection:
+        expected = connection.execute(text("SELECT COUNT(*) FROM keyed")).scalar_one()
+    assert len(found) == expected
+    assert len({(row["n"], str(row["v"])) for row in found}) == expected
+
+
+def check(url: str, column: ColumnType, chosen: settings) -> None:
+    """Try lists of values as the cursor of a table, as the cursor of a query and as the key of a table."""
+    rows = Rows(url, column)
+
+    @chosen
+    @given(st.lists(column.values, max_size=MOST_ROWS))
+    def survives(values: list[Any]) -> None:
+        as_the_cursor(rows, values, is_query=False)
+        as_the_cursor(rows, values, is_query=True)
+        as_the_key(rows, values)
+
+    try:
+        survives()
+    finally:
+        rows.close()
+
+
+@pytest.mark.parametrize("column", POSTGRES, ids=str)
+def test_every_row_comes_once_in_order_on_postgres(column: ColumnType, postgres_url: str) -> None:
+    check(postgres_url, column, against_a_server)
+
+
+@pytest.mark.parametrize("column", MARIADB, ids=str)
+def test_every_row_comes_once_in_order_on_mariadb(column: ColumnType, mariadb_url: str) -> None:
+    check(mariadb_url, column, against_a_server)
+
+
+@pytest.mark.parametrize("column", SQLITE, ids=str)
+def test_every_row_comes_once_in_order_on_sqlite(column: ColumnType, sqlite_url: str) -> None:
+    check(sqlite_url, column, embedded)
+
+
+any_value = st.one_of(
+    st.text(st.characters(codec="utf-8")),
+    st.integers(),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.decimals(allow_nan=False),
+    aware,
+    naive(),
+    st.dates(),
+    st.times(),
+    st.times(timezones=zones),
+    st.timedeltas(),
+    st.uuids(),
+    st.binary(),
+)
+
+
+@given(any_value)
+@example(datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC))
+@example(Decimal("1.500"))
+@example(-0.0)
+def test_a_value_comes_back_from_json_as_it_was(value: object) -> None:
+    back = from_json(json.loads(json.dumps(to_json(value))))
+    assert type(back) is type(value)
+    assert back == value
+    assert str(back) == str(value) or isinstance(value, datetime)
+
+
+@given(any_value, st.lists(any_value, min_size=1, max_size=3))
+def test_a_cursor_comes_back_from_json_as_it_was(value: object, keys: list[object]) -> None:
+    cursor = KeysetCursor(value, tuple((f"key_{at}", key) for at, key in enumerate(keys)))
+    assert parse_cursor(json.loads(json.dumps(cursor.to_json()))) == cursor
+
+
+@pytest.mark.parametrize("value", [None, math.nan, object(), [1], {"a": 1}])
+def test_a_value_without_a_place_in_an_order_is_refused(value: object) -> None:
+    with pytest.raises(CursorSerializationError, match="cannot be a cursor or key"):
+        to_json(value)
