@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.components.postgres import PostgresServer
-
 from bench import catchup, growth, trips
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
+from tests.components.postgres import PostgresServer
 
 PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "trips": trips.measure,

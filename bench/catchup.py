@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from tests.components.postgres import PostgresServer
-
 from bench import azure_functions_db_loop, holdfast_loop, psycopg_loops
 from bench.orders import Orders, filled
 from bench.report import Section, Target
 from bench.rounds import Contestant, take_turns
 from bench.scale import Scale
+from tests.components.postgres import PostgresServer
 
 BATCH_SIZES = (100, 1000)
 TUPLES, DICTS, HAND = "psycopg tuples", "psycopg dict rows", "psycopg dict rows, own checkpoint"

@@ -9,8 +9,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from tests.components.postgres import PostgresServer
-
 from bench.azure_functions_db_loop import MemoryState, source_of
 from bench.azure_functions_db_loop import runner as azure_runner
 from bench.holdfast_loop import Tally, application
@@ -20,6 +18,7 @@ from bench.scale import Scale
 from holdfast import Holdfast, PollRunner
 from holdfast.core.cursor import KeysetCursor
 from holdfast.state.reset import reset_to_cursor
+from tests.components.postgres import PostgresServer
 
 BATCH_SIZE = 100
 BATCHES = 20

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import psycopg
+
 from tests.components.postgres import PostgresServer
 
 NAME = "orders"

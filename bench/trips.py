@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
-from tests.components.postgres import PostgresServer
 
 from bench.holdfast_loop import application
 from bench.orders import NAME, filled
@@ -15,6 +14,7 @@ from bench.report import Section, Target
 from bench.scale import Scale
 from holdfast import Holdfast, RowChange
 from holdfast.state.stores.sql import SqlDocumentStore
+from tests.components.postgres import PostgresServer
 
 _BATCH_SIZE = 100
 _BATCHES = 20

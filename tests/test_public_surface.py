@@ -58,6 +58,8 @@ URLS = [
     f"mysql://app:{SECRET}@db.example/shop",
     f"postgresql://app@db.example/shop?password={SECRET}",
     "mssql+pyodbc://app:s3cr%40t%2Fp%3Aw@db.example/shop?driver=x&PWD_TOKEN=s3cr",
+    "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dapp%3BPWD%3Ds3cret",
+    "mysql://app@db.example/shop?pwd=s3cret&charset=utf8mb4",
 ]
 
 

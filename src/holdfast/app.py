@@ -26,6 +26,7 @@ from .core.normalizer import EventNormalizer
 from .core.retry import RetryPolicy
 from .core.telemetry import MetricsCollector
 from .state.documents import DocumentStore
+from .state.heartbeat import checked_interval
 from .state.schema import MIGRATIONS
 from .state.store import SourceChange, StateStore
 from .state.stores.sql import SqlDocumentStore
@@ -167,6 +168,16 @@ class Holdfast:
         poller_name = checked_name("The trigger name", name or table or "")
         if poller_name in self._triggers:
             raise ConfigurationError(f"There are two triggers named '{poller_name}'. Pass name=… to one of them.")
+        _check_settings(
+            poller_name,
+            at_least_one={
+                "batch_size": batch_size,
+                "max_batches_per_tick": max_batches_per_tick,
+                "lookback_limit": lookback_limit,
+            },
+            positive={"lease_seconds": lease_seconds, "poll_seconds": poll_seconds, "lookback": lookback},
+        )
+        checked_interval(heartbeat_seconds, lease_seconds)
         if source is None and cursor is None:
             raise ConfigurationError(
                 f"Trigger '{poller_name}' needs cursor=…: the column that grows with every change."
@@ -299,11 +310,28 @@ class Holdfast:
                     return worker.run()
             return worker.run()
         finally:
-            self._stop.clear()
+            self._stop = threading.Event()  # a handler that outlived the drain keeps the old one, and so stays stopped
 
     def stop(self) -> None:
         """Make ``run`` drain and return."""
         self._stop.set()
+
+
+def _check_settings(name: str, *, at_least_one: dict[str, object], positive: dict[str, object]) -> None:
+    """Refuse numbers that make no sense, when the trigger is declared.
+
+    Raises:
+        ConfigurationError: the first of them.
+    """
+    for setting, value in at_least_one.items():
+        if not isinstance(value, int) or value < 1:
+            raise ConfigurationError(f"Trigger '{name}': {setting}={value!r} must be a whole number of at least 1.")
+    for setting, value in positive.items():
+        amount = value.total_seconds() if isinstance(value, timedelta) else value
+        if value is not None and not (isinstance(amount, (int, float)) and amount > 0):
+            raise ConfigurationError(f"Trigger '{name}': {setting}={value!r} must be a number above 0.")
+    if positive.get("lease_seconds") is None:
+        raise ConfigurationError(f"Trigger '{name}': lease_seconds must be a number above 0.")
 
 
 class _signals_set:  # noqa: N801 - reads as a phrase in its one with statement

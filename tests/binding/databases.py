@@ -9,6 +9,8 @@ from sqlalchemy.engine import Engine
 
 from holdfast import DbConfig, DbReader, DbWriter, EngineProvider
 
+_POSTGRES_SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
+
 
 class Database:
     """One database. ``provider`` is what the code under test shares; ``outside`` has sessions of its own."""
@@ -50,6 +52,24 @@ class Database:
         """Return an identifier in quotes, for ``raw``."""
         quote = "`" if self.kind == "mysql" else '"'
         return quote + name.replace(quote, quote * 2) + quote
+
+    @property
+    def driver_error(self) -> type[Exception]:
+        """Return what the driver itself raises."""
+        found: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        return found
+
+    def empty(self) -> None:
+        """Drop all that tests have made here."""
+        if self.kind == "postgresql":
+            for (schema,) in self.rows(_POSTGRES_SCHEMAS):
+                self.raw(f"DROP SCHEMA {self.quoted(schema)} CASCADE")
+            self.raw("CREATE SCHEMA public")
+        if self.kind == "mysql":
+            for (table,) in self.rows(
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
+            ):
+                self.raw(f"DROP TABLE {self.quoted(table)}")
 
     @property
     def connections_in_use(self) -> int:

@@ -17,7 +17,7 @@ from tests.binding.databases import Database
 
 KATHMANDU = timezone(timedelta(hours=5, minutes=45))
 INSTANT = datetime(2026, 2, 28, 23, 59, 59, 123456, tzinfo=KATHMANDU)
-NAIVE = datetime(2026, 2, 28, 18, 14, 59, 123456)
+NAIVE = INSTANT.astimezone(UTC).replace(tzinfo=None)
 TEXT = "Grüße, 世界 🦀 'quoted' \"double\" %s %(x)s :name ? \\ ;--"
 IDENTITY = uuid.UUID("6f9619ff-8b86-4011-b42d-00c04fc964ff")
 

@@ -92,7 +92,7 @@ def test_null_cursors(shop: Shop) -> None:
     shop.holdfast().migrate()
     shop.sql(ORDERS.replace("updated_at TEXT NOT NULL", "updated_at TEXT"))
     shop.sql("INSERT INTO orders (item, updated_at) VALUES ('book', NULL)")
-    assert_refused_unchanged(shop, 2, "is NULL", "NOT NULL")
+    assert_refused_unchanged(shop, 2, "rows with NULL", "NOT NULL")
 
 
 def test_cursor_the_database_does_not_fill(shop: Shop) -> None:

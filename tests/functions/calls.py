@@ -27,8 +27,13 @@ class Response:
     """What a function under an HTTP trigger answered."""
 
     status: int
-    body: Any
+    text: str
     headers: Mapping[str, str]
+
+    @property
+    def body(self) -> Any:
+        """What the text says as JSON."""
+        return json.loads(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def queue(message: QueueMessage) -> Call:
     def moment(value: datetime | None) -> dict[str, str]:
         return {"json": json.dumps(None if value is None else value.isoformat())}
 
-    metadata = {
+    metadata: dict[str, dict[str, Any]] = {
         "Id": {"string": message.id},
         "DequeueCount": {"json": json.dumps(message.dequeue_count)},
         "PopReceipt": {"string": message.pop_receipt},

@@ -161,18 +161,17 @@ class _RunningInProcess:
 
 
 def _response(told: Mapping[str, Any]) -> Response:
-    body = base64.b64decode(told["body"]["bytes"])
     headers = {name.lower(): value for name, value in told["headers"].items()}
-    return Response(int(told["status_code"]), json.loads(body) if body else None, headers)
+    return Response(int(told["status_code"]), base64.b64decode(told["body"]["bytes"]).decode(), headers)
 
 
 class BuiltHost:
-    """The app's built functions, called in this process as a worker would: sync ones on threads, async ones on a loop."""
+    """The app's built functions, called here as a worker would: sync ones on threads, async ones on a loop."""
 
     def __init__(self, app: Path) -> None:
         self._module = _imported(app / "function_app.py")
         [found] = [value for value in vars(self._module).values() if isinstance(value, func.FunctionApp)]
-        self._functions = {function.get_function_name(): function for function in found.get_functions()}
+        self._functions = {str(function.get_function_name()): function for function in found.get_functions()}
         self.functions = {
             name: Indexed(
                 [json.loads(raw) for raw in function.get_raw_bindings()],
@@ -227,7 +226,7 @@ def _imported(path: Path) -> ModuleType:
 
 def _run(handler: Any, call: Call) -> Outcome:
     """Bind, call and pack, with the converters of the azure-functions package that the worker uses too."""
-    registry = func.get_binding_registry()
+    registry = func.get_binding_registry()  # type: ignore[no-untyped-call]  # the package has no types for it
     metadata = {name: _datum(value) for name, value in call.metadata.items()}
     argument = registry.get(call.binding).decode(_datum(call.data), trigger_metadata=metadata)
     try:

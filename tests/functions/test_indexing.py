@@ -165,7 +165,7 @@ def test_the_files_of_an_app_fit_together(app: Path) -> None:
     assert host["version"] == "2.0"
     assert host["extensionBundle"]["id"] == "Microsoft.Azure.Functions.ExtensionBundle"
     sample = json.loads((app / "local.settings.sample.json").read_text())
-    used = set(re.findall(r"%(\w+)%|environ\[\"(\w+)\"\]", (app / "function_app.py").read_text()))
+    used = set(re.findall(r'%(\w+)%|"(AzureWebJobsStorage)"', (app / "function_app.py").read_text()))
     assert {one or other for one, other in used} <= sample["Values"].keys()
     assert sample["Values"]["FUNCTIONS_WORKER_RUNTIME"] == "python"
     assert (app / "README.md").read_text().startswith("# ")

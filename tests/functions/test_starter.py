@@ -113,14 +113,8 @@ def test_a_starter_is_complete_clean_and_names_its_driver(tmp_path: Path, name: 
     url = json.loads((app / "local.settings.sample.json").read_text())["Values"]["DB_URL"]
     assert url.startswith({"postgres": "postgresql://", "mssql": "mssql+pyodbc://"}.get(name, f"{name}://"))
     for command in ("check", "format --check"):
-        ruff = [
-            Path(sys.executable).with_name("ruff"),
-            *command.split(),
-            "--config",
-            REPOSITORY / "pyproject.toml",
-            app,
-        ]
-        done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+        ruff = f"{Path(sys.executable).with_name('ruff')} {command} --config {REPOSITORY / 'pyproject.toml'} {app}"
+        done = subprocess.run(ruff.split(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

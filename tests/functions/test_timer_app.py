@@ -22,7 +22,6 @@ END
 $$;
 CREATE TRIGGER writes AFTER INSERT OR UPDATE ON shipments FOR EACH ROW EXECUTE FUNCTION log_write();
 """
-WAITING = "SELECT 1 FROM pg_locks WHERE relation = 'shipments'::regclass AND NOT granted"
 
 
 class OrderShop:
@@ -58,11 +57,15 @@ class OrderShop:
         return [row[0] for row in self.rows("SELECT count(*) FROM write_log GROUP BY order_id")]
 
     @contextmanager
-    def holding_shipments(self) -> Iterator[None]:
-        """Let nobody write shipments while the block runs."""
+    def holding(self, table: str) -> Iterator[None]:
+        """Let nobody write the table while the block runs."""
         with self._shop.connection.transaction():
-            self.execute("LOCK TABLE shipments IN SHARE MODE")
+            self.execute(f"LOCK TABLE {table} IN SHARE MODE")
             yield
+
+    def waiting_writers(self, table: str) -> int:
+        """Return how many sessions wait to write the table."""
+        return len(self.rows(f"SELECT 1 FROM pg_locks WHERE relation = '{table}'::regclass AND NOT granted"))
 
     def container(self) -> ContainerClient:
         return ContainerClient.from_connection_string(self._shop.azurite.connection_string, "holdfast-state")
@@ -156,15 +159,27 @@ def test_a_failing_async_handler_is_a_failed_invocation_and_its_batch_comes_agai
     assert orders.journal() == ["book", "lamp"]
 
 
+def test_an_async_handler_that_waits_for_the_database_keeps_nobody_waiting(orders: OrderShop) -> None:
+    host = orders.instance()
+    orders.place("book")
+    with orders.holding("order_journal"):
+        running = host.start("keep_journal", calls.timer())
+        wait_until(lambda: orders.waiting_writers("order_journal"), "the handler to wait for the database")
+        ship(host)
+        assert not running.is_done()
+    assert running.outcome().succeeded
+    assert orders.shipped() == orders.journal() == ["book"]
+
+
 def test_while_one_instance_delivers_another_does_nothing(orders: OrderShop) -> None:
     first, second = orders.instance(), orders.instance()
     orders.place("book", "lamp")
-    with orders.holding_shipments():
+    with orders.holding("shipments"):
         running = first.start("ship_orders", calls.timer())
-        wait_until(lambda: orders.rows(WAITING), "the first instance to be inside its handler")
+        wait_until(lambda: orders.waiting_writers("shipments"), "the first instance to be inside its handler")
         ship(second)
         assert not running.is_done()
-        assert len(orders.rows(WAITING)) == 1
+        assert orders.waiting_writers("shipments") == 1
     assert running.outcome().succeeded
     ship(second)
     assert orders.shipped() == ["book", "lamp"]

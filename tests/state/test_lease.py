@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
+from holdfast.core.clock import SystemClock
+from holdfast.core.config import DbConfig
+from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import (
     Ambiguous,
     CommitError,
@@ -19,10 +22,12 @@ from holdfast.core.errors import (
     UnreadableStateError,
 )
 from holdfast.core.types import SourceDescriptor
+from holdfast.state.documents import ETag, Written
 from holdfast.state.heartbeat import Heartbeat, checked_interval
 from holdfast.state.lease import Lease
 from holdfast.state.store import StateStore
 from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.state.stores.sql import SqlDocumentStore
 from tests.clocks import SteppedClock, SteppedTimeStore
 from tests.state import faulty
 from tests.state.faulty import FaultyDocumentStore
@@ -314,3 +319,66 @@ def test_a_stepped_store_tells_the_stepped_time() -> None:
     assert snapshot is not None
     assert snapshot.store_time == clock.now()
     assert clock.now() - timedelta(seconds=5) == SteppedClock().now()
+
+
+def test_a_write_that_is_never_answered_does_not_keep_us_believing() -> None:
+    """The store takes the heartbeat and says nothing: the lease is lost when its time is over, by our own clock."""
+    store = StateStore(HangingStore(), app_name="default")
+    lease = store.acquire("orders", ttl_seconds=1)
+    with Heartbeat(lease, store.clock, interval_seconds=0.1):
+        assert lease.lost.wait(30), "the lease was not given up"
+    with pytest.raises(Unavailable, match="not answered"):
+        lease.release(wait_seconds=0.01)
+    HangingStore.answer.set()
+
+
+class HangingStore(MemoryDocumentStore):
+    """Answers everything but the second and later replacements."""
+
+    answer = threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replaced = 0
+
+    def replace(self, name: str, content: bytes, if_match: ETag) -> Written:
+        self._replaced += 1
+        if self._replaced > 1:
+            self.answer.wait(60)
+        return super().replace(name, content, if_match)
+
+
+def test_a_beat_that_raises_anything_is_a_failed_beat(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    lease = place.acquire()
+
+    def explode() -> None:
+        raise RuntimeError("a bug in the store")
+
+    place.faulty.arm(*(faulty.before("replace", explode, nth=n) for n in range(1, 20)))
+    with Heartbeat(lease, place.clock, interval_seconds=10):
+        assert lease.lost.wait(10)
+    assert "a bug in the store" in caplog.text
+
+
+@pytest.mark.parametrize("database", ["sqlite_url", "postgres_url", "mariadb_url"])
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_the_first_lease_is_dated_by_the_database_and_not_by_this_machine(
+    request: pytest.FixtureRequest, database: str, minutes: int
+) -> None:
+    class WrongClock(SystemClock):
+        def now(self) -> datetime:
+            return super().now() + timedelta(minutes=minutes)
+
+    engine = EngineProvider().get_engine(DbConfig(connection_url=request.getfixturevalue(database)))
+    documents = SqlDocumentStore(engine)
+    documents.create_table()
+    lease = StateStore(documents, clock=WrongClock()).acquire("orders", ttl_seconds=30)
+    lease.heartbeat()
+    other = StateStore(documents)
+    with pytest.raises(LeaseConflictError):
+        other.acquire("orders", ttl_seconds=30)
+    view = other.read("orders")
+    assert view is not None
+    assert view.lease is not None
+    assert timedelta(0) < view.lease.expires_at - view.read_at <= timedelta(seconds=31)
+    engine.dispose()

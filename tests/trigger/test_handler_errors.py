@@ -12,7 +12,7 @@ def test_our_own_errors_are_the_handlers_failure_and_are_retried(sqlite_shop: Sh
     attempts: list[int] = []
 
     @sqlite_shop.hf.trigger(
-        "orders", cursor="updated_at", retry_policy=RetryPolicy(max_retries=2, base_delay_seconds=0)
+        "orders", cursor="updated_at", retry_policy=RetryPolicy(max_retries=2, base_delay_seconds=0.001)
     )
     def ship(changes: list[RowChange]) -> None:
         attempts.append(len(changes))

@@ -11,8 +11,9 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, text
 
 from holdfast import SqlAlchemySource
 from holdfast.core.errors import SourceConfigurationError
+from holdfast.core.reflection import reflect_table
 from holdfast.trigger.sources.horizons.choose import NoSoundHorizonError, choose
-from holdfast.trigger.sources.inspection import CursorFacts, cursor_facts, reflect
+from holdfast.trigger.sources.inspection import CursorFacts, cursor_facts
 
 POSTGRES_CLOCKS = {
     "timestamptz DEFAULT now()": (6, None),
@@ -79,7 +80,7 @@ def facts_of(url: str, column: str) -> CursorFacts:
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TABLE items (id BIGINT PRIMARY KEY, changed {column})".replace("%", "%%"))
-    facts = cursor_facts(engine, reflect(engine, "items", None), "changed")
+    facts = cursor_facts(engine, reflect_table(engine, "items", None, SourceConfigurationError), "changed")
     engine.dispose()
     return facts
 

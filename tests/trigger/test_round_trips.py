@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from bench.trips import count_trips
-
 from holdfast.state.documents import ETag, Snapshot, Written
 from holdfast.state.stores.memory import MemoryDocumentStore
 from tests.components.processes import wait_until

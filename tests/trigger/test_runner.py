@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from holdfast import (
+    CommitError,
     ConfigurationError,
     FetchError,
     HandlerError,
@@ -206,7 +207,7 @@ def test_a_handler_that_ends_the_transaction_itself_is_told_so(sqlite_shop: Shop
 
     sqlite_shop.place([1])
     runner = sqlite_shop.hf.runner("orders")
-    with pytest.raises(HandlerError, match="Leave commit and rollback to Holdfast"):
+    with pytest.raises(CommitError, match="Leave commit and rollback to Holdfast"):
         wait_until(lambda: runner.tick() and False, "the handler's mistake to be found")
 
 

@@ -23,6 +23,8 @@ from holdfast import (
     SqlAlchemySource,
 )
 
+STORAGE = "AzureWebJobsStorage"  # the setting that names the host's own storage account
+
 app = func.FunctionApp()
 db = DbBindings()
 engines = EngineProvider()  # one connection pool for everything below, kept between invocations
@@ -36,7 +38,7 @@ orders = SqlAlchemySource(
     engine_provider=engines,
 )
 checkpoints = BlobCheckpointStore(
-    container_client=ContainerClient.from_connection_string(os.environ["AzureWebJobsStorage"], "holdfast-state"),
+    container_client=ContainerClient.from_connection_string(os.environ[STORAGE], "holdfast-state"),
     source_fingerprint=orders.source_descriptor.fingerprint,
     create_container=True,  # on the first poll, not here: the host imports this module before anything may be up
 )

@@ -113,6 +113,7 @@ class DbReader(TableBinding):
         """Yield the rows of a query without holding them all in memory.
 
         The connection is in use until the iterator is exhausted or closed, at the latest when this reader is closed.
+        MySQL and MariaDB send all rows even so: give a query that may be left early a LIMIT.
 
         Raises:
             ConfigurationError: ``chunk_size`` is less than 1.
@@ -132,10 +133,14 @@ class DbReader(TableBinding):
         super().close()
 
     def _stream(self, sql: str, params: _Row | None, chunk_size: int) -> Generator[_Row, None, None]:
-        with self._translated("The query"), self._engine.connect() as connection:
-            result = connection.execution_options(yield_per=chunk_size).execute(text(sql), params or {})
+        options = {"stream_results": True, "max_row_buffer": chunk_size}
+        with (
+            self._translated("The query"),
+            self._engine.connect() as connection,
+            connection.execution_options(**options).execute(text(sql), params or {}) as result,
+        ):
             names = tuple(result.keys())
-            for chunk in result.partitions():
+            for chunk in result.partitions(chunk_size):
                 yield from map(dict, map(zip, repeat(names), chunk))
 
     def _run(self, sql: str, params: _Row | None, read: Callable[[CursorResult[Any]], _Result]) -> _Result:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import JSON, Float, Table
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy.sql.expression import quoted_name
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError
@@ -79,13 +80,19 @@ def look_up(engine: Engine, table: str, schema: str | None) -> Table:
     Raises:
         ConfigurationError: there is no such table.
     """
-    found = reflect_table(engine, table, schema, ConfigurationError)
+    found = reflect_table(engine, exact(table), schema, ConfigurationError)
     for column in found.columns:
+        column.name = exact(column.name)
         if isinstance(column.type, JSON):
             column.type.none_as_null = True
         if isinstance(column.type, Float):
             column.type.asdecimal = False
     return found
+
+
+def exact(name: str) -> str:
+    """Return the name such that SQLAlchemy quotes it where it must: it takes one that ends in a newline for plain."""
+    return quoted_name(name, quote=True) if name.endswith("\n") else name
 
 
 def looks_stale(error: Exception) -> bool:

@@ -57,9 +57,9 @@ def upsert_statement(
     changed = [name for name in columns if name not in conflict_columns]
     match dialect.name:
         case "postgresql":
-            return _on_conflict(postgresql.insert(table), columns, conflict_columns, changed)
+            return _on_conflict(table, postgresql.insert(table), columns, conflict_columns, changed)
         case "sqlite":
-            return _on_conflict(sqlite.insert(table), columns, conflict_columns, changed)
+            return _on_conflict(table, sqlite.insert(table), columns, conflict_columns, changed)
         case "mssql":
             return _merge(table, columns, conflict_columns, changed)
         case _:
@@ -67,14 +67,20 @@ def upsert_statement(
 
 
 def _on_conflict(
-    statement: Any, columns: Sequence[str], conflict_columns: Sequence[str], changed: Sequence[str]
+    table: Table, statement: Any, columns: Sequence[str], conflict_columns: Sequence[str], changed: Sequence[str]
 ) -> Executable:
+    if table.name.lower() == "excluded":  # SQLite would take the table for the new row, and change nothing
+        raise ConfigurationError(
+            f"There is no upsert into a table called '{table.name}': ON CONFLICT uses that word for the new row. Use "
+            "insert() and update() in a transaction()."
+        )
     statement = statement.values({name: bindparam(name) for name in columns})
+    going_by = [table.c[name] for name in conflict_columns]
     if changed:
         updates = {name: statement.excluded[name] for name in changed}
-        updating: Executable = statement.on_conflict_do_update(index_elements=list(conflict_columns), set_=updates)
+        updating: Executable = statement.on_conflict_do_update(index_elements=going_by, set_=updates)
         return updating
-    ignoring: Executable = statement.on_conflict_do_nothing(index_elements=list(conflict_columns))
+    ignoring: Executable = statement.on_conflict_do_nothing(index_elements=going_by)
     return ignoring
 
 
@@ -127,7 +133,9 @@ class Merge(UpdateBase):
 
 @compiles(Merge)
 def _compile_merge(merge: Merge, compiler: SQLCompiler, **options: Any) -> str:
-    quote = compiler.preparer.quote
+    def quote(name: str) -> str:
+        return compiler.preparer.quote(merge.table.c[name].name)
+
     binds = ", ".join(
         compiler.process(bindparam(name, type_=merge.table.c[name].type), **options) for name in merge.columns
     )

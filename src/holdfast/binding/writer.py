@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -136,9 +136,11 @@ class DbWriter(TableBinding):
         def build(table: Table) -> Executable:
             check_columns(table, data)
             check_key(table, pk)
-            return update(table).where(*_by_key(table, pk)).values(data)
+            return update(table).where(*_by_key(table)).values(data)
 
-        self._write("update", build, {_KEY_PREFIX + name: value for name, value in pk.items()})
+        self._require_open()
+        with self._translated(f"The update of '{self._table_name}'"):
+            self._with_table(lambda table: self._execute(build(table), _with_key_names(table, [pk])[0]))
 
     def update_many(self, *, rows: list[RowData]) -> None:
         """Update rows that hold their primary key and the columns to set, all or none. An empty list is a no-op."""
@@ -150,9 +152,9 @@ class DbWriter(TableBinding):
             if not changed:
                 raise ConfigurationError("update_many rows hold nothing but the primary key: there is nothing to set.")
             new_values: RowData = {name: bindparam(name) for name in changed}
-            return update(table).where(*_by_key(table, dict.fromkeys(key))).values(new_values)
+            return update(table).where(*_by_key(table)).values(new_values)
 
-        self._write_many("update", rows, build, _with_prefixed_keys)
+        self._write_many("update", rows, build, _with_key_names)
 
     def delete(self, *, pk: RowData) -> None:
         """Delete the row with this primary key. A no-op when there is none.
@@ -168,16 +170,16 @@ class DbWriter(TableBinding):
 
         def build(table: Table) -> Executable:
             check_key(table, pks[0])
-            return delete(table).where(*_by_key(table, pks[0]))
+            return delete(table).where(*_by_key(table))
 
-        self._write_many("delete", pks, build, _with_prefixed_keys, checks_columns=False)
+        self._write_many("delete", pks, build, _with_key_names, checks_columns=False)
 
     def _write_many(
         self,
         verb: str,
         rows: Sequence[RowData],
         build: Callable[[Table], Executable],
-        as_parameters: Callable[[Table, RowData], RowData] = lambda _, row: row,
+        as_parameters: Callable[[Table, Sequence[RowData]], Sequence[RowData]] = lambda _, rows: rows,
         *,
         checks_columns: bool = True,
     ) -> None:
@@ -189,16 +191,10 @@ class DbWriter(TableBinding):
         def write(table: Table) -> None:
             if checks_columns:
                 check_columns(table, rows[0])
-            statement = build(table)
-            self._execute(statement, [as_parameters(table, row) for row in rows])
+            self._execute(build(table), as_parameters(table, rows))
 
         with self._translated(f"The {verb} into '{self._table_name}'"):
             self._with_table(write)
-
-    def _write(self, verb: str, build: Callable[[Table], Executable], parameters: RowData) -> None:
-        self._require_open()
-        with self._translated(f"The {verb} of '{self._table_name}'"):
-            self._with_table(lambda table: self._execute(build(table), parameters))
 
     def _execute(self, statement: Executable, parameters: Any) -> None:
         """Run a statement in the open transaction, or in one of its own."""
@@ -278,13 +274,21 @@ def _doomed() -> WriteError:
     )
 
 
-def _by_key(table: Table, pk: Mapping[str, object]) -> list[Any]:
-    return [table.c[name] == bindparam(_KEY_PREFIX + name) for name in pk]
+def _key_names(table: Table) -> dict[str, str]:
+    """Return for each key column what its value is called as a parameter: nothing that a column is called."""
+    prefix = _KEY_PREFIX
+    while any(name.startswith(prefix) for name in map(str, table.c.keys())):
+        prefix += "_"
+    return {column.name: f"{prefix}{number}" for number, column in enumerate(table.primary_key.columns)}
 
 
-def _with_prefixed_keys(table: Table, row: RowData) -> RowData:
-    key = {column.name for column in table.primary_key.columns}
-    return {(_KEY_PREFIX + name if name in key else name): value for name, value in row.items()}
+def _by_key(table: Table) -> list[Any]:
+    return [table.c[name] == bindparam(parameter) for name, parameter in _key_names(table).items()]
+
+
+def _with_key_names(table: Table, rows: Sequence[RowData]) -> list[RowData]:
+    names = _key_names(table)
+    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _require_same_columns(verb: str, rows: Sequence[RowData]) -> None:

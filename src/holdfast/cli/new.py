@@ -45,14 +45,14 @@ _WORDS = {
         "postgresql://postgres:postgres@localhost:5432/shop",
         "psql postgresql://postgres:postgres@localhost:5432/shop -f schema.sql",
         _STRICT,
-        "The database role needs `GRANT pg_read_all_stats TO <role>`, so that it can see how old open transactions are.",
+        "The database role needs `GRANT pg_read_all_stats TO <role>`, to see how old open transactions are.",
     ),
     Database.MYSQL: _Words(
         "MariaDB or MySQL",
         "mysql://root:root@localhost:3306/shop",
         "mysql --host=localhost --user=root --password shop < schema.sql",
         _STRICT,
-        "The database user needs `GRANT PROCESS ON *.* TO <user>`, so that it can see how old open transactions are.",
+        "The database user needs `GRANT PROCESS ON *.* TO <user>`, to see how old open transactions are.",
     ),
     Database.MSSQL: _Words(
         "SQL Server and its ODBC driver 18",

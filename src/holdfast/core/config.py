@@ -20,7 +20,20 @@ _OUR_DRIVERS = {
     "mysql": "mysql+pymysql",
     "mariadb": "mariadb+pymysql",
 }
-_SECRET_QUERY_KEYS = re.compile(r"pass|secret|token|key$|sig$", re.IGNORECASE)
+_HARMLESS_QUERY_KEYS = frozenset(
+    {
+        "application_name",
+        "charset",
+        "connect_timeout",
+        "driver",
+        "encrypt",
+        "host",
+        "mode",
+        "port",
+        "sslmode",
+        "timeout",
+    }
+)
 
 
 def resolve_env_vars(value: str) -> str:
@@ -68,9 +81,9 @@ def _unparsable() -> ConfigurationError:
 
 
 def safe_url(url: str | URL) -> str:
-    """Return the URL as it may be shown to people: without password and without secret-looking query values."""
+    """Return the URL as it may be shown to people: without password, and without query values that may hold one."""
     parsed = parse_url(url) if isinstance(url, str) else url
-    hidden = {key: "***" for key in parsed.query if _SECRET_QUERY_KEYS.search(key)}
+    hidden = {key: "***" for key in parsed.query if key.lower() not in _HARMLESS_QUERY_KEYS}
     if hidden:
         parsed = parsed.update_query_dict(hidden)
     return parsed.render_as_string(hide_password=True)

@@ -137,8 +137,8 @@ class FetchedRow(RowChange):
     @property
     def pk(self) -> dict[str, object]:
         """Return the key columns and their values."""
-        after = self.after
-        return {name: after[name] for name, _ in self._shape.keys}
+        row, columns = self._row, self._shape.row_columns
+        return {name: row[columns.index(name)] for name, _ in self._shape.keys}
 
     @property
     def cursor(self) -> CursorValue:

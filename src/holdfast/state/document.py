@@ -148,7 +148,7 @@ def acquire(
     """
     lease = None if document is None else lease_of(document, poller_name)
     _refuse_live_lease(lease, poller_name, now, skew_margin)
-    base = document if document is not None else _empty(poller_name)
+    base = document if document is not None else empty(poller_name)
     token = 1 if lease is None else lease.fencing_token + 1
     stamped = base if fingerprint is None else {**base, "source_fingerprint": fingerprint}
     return _revised(
@@ -247,7 +247,8 @@ def _parse_time(text: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _empty(poller_name: str) -> Document:
+def empty(poller_name: str) -> Document:
+    """Return the document of a poller that has never run: at the beginning, and no lease yet."""
     return {"version": VERSION, "poller_name": poller_name, "checkpoint": {}, "revision": 0}
 
 

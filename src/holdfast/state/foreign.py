@@ -83,9 +83,10 @@ class ForeignLease:
         """Return how long the lease is surely ours."""
         return self.ttl_seconds - self.seconds_since_renewal()
 
-    def when_lost(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the lease is lost."""
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once the lease is lost; return what takes that back."""
         self._on_lost.append(callback)
+        return lambda: self._on_lost.remove(callback)
 
     def mark_lost(self) -> None:
         """Give the lease up as lost."""
@@ -132,8 +133,9 @@ class ForeignLease:
                 raise CommitError(f"The checkpoint of '{self._poller_name}' could not be recorded: {error}") from error
         self._checkpoint = checkpoint
 
-    def release(self) -> None:
+    def release(self, *, wait_seconds: float = -1) -> None:
         """Release the lease in the foreign store."""
+        del wait_seconds
         with self._lane:
             if not self.lost.is_set():
                 try:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 
 from ..core.clock import Clock
 from ..core.errors import ConfigurationError, LostLeaseError, StateStoreError
 from .lease import HeldLease
+
+_JOIN_SECONDS = 1.0
+_LEAST_WATCH_SECONDS = 0.05
+_log = logging.getLogger("holdfast.state")
 
 
 def checked_interval(interval_seconds: float | None, ttl_seconds: float) -> float:
@@ -29,7 +34,8 @@ def checked_interval(interval_seconds: float | None, ttl_seconds: float) -> floa
 class Heartbeat:
     """A context manager: while it is open, a thread beats; when beating fails for good, the lease is marked lost.
 
-    A commit extends the lease too, so a beat is only written when nothing else was for one interval.
+    A commit extends the lease too, so a beat is only written when nothing else was for one interval. A second thread
+    looks at the clock alone: a store that takes a write and never answers must not keep us believing in our lease.
     """
 
     def __init__(
@@ -40,17 +46,22 @@ class Heartbeat:
         self._interval = checked_interval(interval_seconds, lease.ttl_seconds)
         self._max_failures = max_failures
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
+        self._threads = [
+            threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
+            for name, target in (("heartbeat", self._run), ("lease-watch", self._watch))
+        ]
 
     def __enter__(self) -> Heartbeat:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(timeout=self._interval)
+        for thread in self._threads:
+            thread.join(timeout=_JOIN_SECONDS)
 
     def _run(self) -> None:
         failures = 0
@@ -62,6 +73,13 @@ class Heartbeat:
             failures = 0 if self._beat() else failures + 1
             if failures >= self._max_failures or (failures and self._lease.seconds_left() <= 0):
                 self._lease.mark_lost()
+
+    def _watch(self) -> None:
+        """Mark the lease lost when its usable time has passed without a renewal that was answered."""
+        while not self._clock.wait(self._stop, max(_LEAST_WATCH_SECONDS, self._lease.seconds_left())):
+            if not self._lease.is_protected and self._lease.seconds_left() <= 0:
+                self._lease.mark_lost()
+                return
 
     def _pause(self, failures: int) -> float:
         if self._lease.is_protected:
@@ -76,5 +94,8 @@ class Heartbeat:
         except LostLeaseError:
             self._lease.mark_lost()
         except StateStoreError:
+            return False
+        except Exception:  # a store of the user's own may raise anything; a beat that failed is no beat
+            _log.exception("A heartbeat failed unexpectedly")
             return False
         return True

@@ -58,12 +58,12 @@ class HeldLease(Protocol):
     def now(self) -> datetime: ...  # noqa: D102 - see Lease
     def seconds_since_renewal(self) -> float: ...  # noqa: D102 - see Lease
     def seconds_left(self) -> float: ...  # noqa: D102 - see Lease
-    def when_lost(self, callback: Callable[[], None]) -> None: ...  # noqa: D102 - see Lease
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]: ...  # noqa: D102 - see Lease
     def mark_lost(self) -> None: ...  # noqa: D102 - see Lease
     def protect(self, locked: bool) -> None: ...  # noqa: D102 - see Lease
     def heartbeat(self, progress: JsonValue = None, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
     def commit(self, checkpoint: JsonObject, joined: JoinedTransaction | None = None) -> None: ...  # noqa: D102 - see Lease
-    def release(self) -> None: ...  # noqa: D102 - see Lease
+    def release(self, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
 
 
 class Lease:
@@ -136,11 +136,12 @@ class Lease:
         usable = self._ttl.total_seconds() - self._skew_margin.total_seconds()
         return usable - self.seconds_since_renewal()
 
-    def when_lost(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the lease is lost (at once when it already is)."""
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once the lease is lost (at once when it already is); return what takes that back."""
         self._on_lost.append(callback)
         if self.lost.is_set():
             callback()
+        return lambda: self._on_lost.remove(callback)
 
     def mark_lost(self) -> None:
         """Give the lease up as lost: nothing is committed from now on."""
@@ -202,18 +203,21 @@ class Lease:
             else:
                 self._commit_joined(apply, joined)
 
-    def release(self) -> None:
+    def release(self, *, wait_seconds: float = -1) -> None:
         """Free the lease at once. Does nothing when it is lost already.
 
-        If the process dies before this, the lease frees itself after its time to live plus the margin.
+        When a write that is not answered keeps the lane for ``wait_seconds``, or the process dies before this, the
+        lease frees itself after its time to live plus the margin.
         """
-        with self._lane:
-            if self.lost.is_set():
-                return
-            try:
+        if not self._lane.acquire(timeout=wait_seconds):
+            self.mark_lost()
+            raise Unavailable(f"A write to '{self._name}' is not answered; its lease frees itself when it runs out.")
+        try:
+            if not self.lost.is_set():
                 self._write(lambda document: doc.release(document, self._holder, now=self.now()), released=True)
-            finally:
-                self.mark_lost()
+        finally:
+            self.mark_lost()
+            self._lane.release()
 
     def _commit_alone(self, apply: Callable[[doc.Document], doc.Document]) -> None:
         try:
@@ -349,6 +353,4 @@ class Lease:
     def _landed(self, changed: doc.Document) -> bool:
         """Read once and tell whether ``changed`` is what is stored. Adopts what is there when it is still ours."""
         self._refresh()
-        return self._document.get("revision") == changed.get("revision") and (
-            self._document.get("checkpoint") == changed.get("checkpoint")
-        )
+        return all(self._document.get(part) == changed.get(part) for part in ("revision", "checkpoint", "lease"))

@@ -100,12 +100,17 @@ def clone_checkpoint(store: StateStore, poller_name: str, new_poller_name: str, 
     cloned = doc.clone(view.document, new_poller_name)
     entry = _new_entry(store, new_poller_name, None, cloned.get("checkpoint", {}), f"clone of {poller_name}", by)
     _save(store, entry)
+    name = store.document_name(new_poller_name)
     try:
-        store.documents.create(store.document_name(new_poller_name), doc.render(cloned))
+        store.documents.create(name, doc.render(cloned))
     except Conflict as error:
         raise ConfigurationError(
             f"Poller '{new_poller_name}' has state already; nothing was changed. Choose another name."
         ) from error
+    except Ambiguous:
+        found = store.documents.read(name)
+        if found is None or found.content != doc.render(cloned):
+            raise
     return entry
 
 

@@ -144,11 +144,9 @@ class StateStore:
         margin = self.skew_margin(ttl_seconds)
         owner = owner_id or new_owner_id()
         time = StoreTime(self.clock)
-        snapshot = self.documents.read(name)
-        if snapshot is not None:
-            time.learn(snapshot.store_time)
-        found = None if snapshot is None else doc.parse(snapshot.content, name)
-        kept = self._matching(found, source, on_source_change)
+        snapshot = self.documents.read(name) or self._created(name, poller_name)
+        time.learn(snapshot.store_time)
+        kept = self._matching(doc.parse(snapshot.content, name), source, on_source_change)
         asked_at = self.clock.monotonic()
         changed = doc.acquire(
             kept,
@@ -175,10 +173,22 @@ class StateStore:
             asked_at=asked_at,
         )
 
+    def _created(self, name: str, poller_name: str) -> Snapshot:
+        """Create a document without a lease, to learn the store's time before any lease is dated with it."""
+        content = doc.render(doc.empty(poller_name))
+        try:
+            written = self.documents.create(name, content)
+            return Snapshot(content, written.etag, written.store_time)
+        except (Conflict, Ambiguous):
+            found = self.documents.read(name)
+            if found is None:
+                raise
+            return found
+
     def _matching(
-        self, found: doc.Document | None, source: SourceDescriptor | None, on_source_change: SourceChange
-    ) -> doc.Document | None:
-        if found is None or source is None:
+        self, found: doc.Document, source: SourceDescriptor | None, on_source_change: SourceChange
+    ) -> doc.Document:
+        if source is None:
             return found
         try:
             doc.check_fingerprint(found, {source.fingerprint, *source.legacy_fingerprints})
@@ -188,11 +198,9 @@ class StateStore:
             return {**found, "checkpoint": {}}
         return found
 
-    def _write_acquired(self, name: str, snapshot: Snapshot | None, changed: doc.Document, owner: OwnerId) -> Written:
+    def _write_acquired(self, name: str, snapshot: Snapshot, changed: doc.Document, owner: OwnerId) -> Written:
         content = doc.render(changed)
         try:
-            if snapshot is None:
-                return self.documents.create(name, content)
             return self.documents.replace(name, content, snapshot.etag)
         except Conflict as error:
             raise LeaseConflictError(

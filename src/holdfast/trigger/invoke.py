@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..core.errors import ConfigurationError, LostLeaseError
+from ..core.errors import ConfigurationError, HandlerError, LostLeaseError
 from ..core.events import RowChange
 from ..state.lease import HeldLease
 from .context import PollContext
@@ -24,6 +25,7 @@ class HandlerInvoker:
     def __init__(self, handler: Callable[..., Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._handler = handler
         self._loop = loop
+        _refuse_generator(handler)
         self._takes_context = _positional_parameters(handler) >= _EVENTS_AND_CONTEXT
         self.is_async = _is_async(handler)
 
@@ -36,6 +38,25 @@ class HandlerInvoker:
         result = self._handler(events, context) if self._takes_context else self._handler(events)
         if inspect.isawaitable(result):
             _wait_for(result, lease, self._loop or _own_loop.running())
+        elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise HandlerError(
+                "The handler returned a generator, which nobody runs, so the events were not handled. Handle them and "
+                "return."
+            )
+
+
+def _refuse_generator(handler: Callable[..., Any]) -> None:
+    """Refuse a handler with ``yield``: calling it runs nothing, and its events would count as handled.
+
+    Raises:
+        ConfigurationError: it is a generator function.
+    """
+    forms = (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004 - the method itself
+    if any(inspect.isgeneratorfunction(form) or inspect.isasyncgenfunction(form) for form in forms):
+        name = getattr(handler, "__qualname__", repr(handler))
+        raise ConfigurationError(
+            f"Handler '{name}' is a generator (it has a yield), so calling it runs nothing. Remove the yield."
+        )
 
 
 def _positional_parameters(handler: Callable[..., Any]) -> int:
@@ -80,7 +101,7 @@ def _wait_for(awaitable: Awaitable[Any], lease: HeldLease, loop: asyncio.Abstrac
         return await awaitable
 
     future = asyncio.run_coroutine_threadsafe(run(), loop)
-    lease.when_lost(lambda: _cancel(future))
+    forget = lease.when_lost(lambda: _cancel(future))
     try:
         future.result()
     except (concurrent.futures.CancelledError, asyncio.CancelledError) as error:
@@ -89,6 +110,8 @@ def _wait_for(awaitable: Awaitable[Any], lease: HeldLease, loop: asyncio.Abstrac
                 "The handler was cancelled because its lease was lost. Nothing was committed."
             ) from error
         raise
+    finally:
+        forget()
 
 
 def _cancel(future: concurrent.futures.Future[Any]) -> None:
@@ -101,12 +124,13 @@ class _EventLoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
 
     def running(self) -> asyncio.AbstractEventLoop:
         """Return the loop, started."""
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+            if self._loop is None or self._process != os.getpid():  # a fork copies the loop, not its thread
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True).start()
             return self._loop
 

@@ -43,6 +43,8 @@ from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted,
 from .telemetry import BatchTrace, TriggerTelemetry
 from .transaction import AsyncTransaction, HandlerTransaction, transaction_factory
 
+_RELEASE_SECONDS = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
@@ -169,13 +171,11 @@ class PollRunner:
                 if found.caught_up:
                     self._telemetry.caught_up()
                 return BatchOutcome(0, found.caught_up)
-            events = self._events(found)
-            trace.fetched_count = len(events)
-            trace.checkpoint_after = self._checkpoint_after(found, events, trace.batch_id)
-            self._deliver(events, trace, lease)
+            trace.fetched_count = len(found.records)
+            self._deliver(found, trace, lease)
             trace.committed = True
             trace.lag_seconds = self._telemetry.lag(found.newest_at, lease.now())
-        return BatchOutcome(len(events), found.caught_up)
+        return BatchOutcome(trace.fetched_count, found.caught_up)
 
     def _acquire(self) -> HeldLease:
         if isinstance(self._state_store, StateStore):
@@ -189,7 +189,7 @@ class PollRunner:
 
     def _release(self, lease: HeldLease) -> None:
         try:
-            lease.release()
+            lease.release(wait_seconds=_RELEASE_SECONDS)
         except Exception as error:  # whatever it is, the lease frees itself when it runs out
             self._telemetry.release_failed(error)
 
@@ -211,12 +211,17 @@ class PollRunner:
             position = checkpoint_after(events[-1].cursor, self._source.source_descriptor.name)
         return {**position, "last_successful_batch_id": batch_id, "metadata": {"row_count": len(events)}}
 
-    def _deliver(self, events: list[RowChange], trace: BatchTrace, lease: HeldLease) -> None:
-        """Call the handler until it succeeds or its tries are used up, then commit."""
+    def _deliver(self, found: FetchResult, trace: BatchTrace, lease: HeldLease) -> None:
+        """Call the handler until it succeeds or its tries are used up, then commit.
+
+        Every try gets events of its own: what an earlier try did to its list must not hide rows from the next.
+        """
         attempts = self._retry_policy.max_retries + 1
         tick_started_at = self._clock.now()
         for attempt in range(1, attempts + 1):
             trace.attempt = attempt
+            events = self._events(found)
+            trace.checkpoint_after = self._checkpoint_after(found, events, trace.batch_id)
             transaction = None if self._open_transaction is None else self._open_transaction(lease)
             try:
                 context = self._context(trace, lease, transaction, tick_started_at)

@@ -53,7 +53,7 @@ class TriggerTelemetry:
             yield
         except DbError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a handler that calls sys.exit() has failed like any other
             raise error_class(f"{message}: {type(error).__name__}: {error}") from error
         finally:
             trace.durations_ms[name] = round((self._clock.monotonic() - started) * 1000, 2)

@@ -7,6 +7,7 @@ statement, fenced by owner and token: when the lease is gone, that statement cha
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +16,13 @@ from sqlalchemy.engine import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ..core.engine import writing
-from ..core.errors import Ambiguous, ConfigurationError, HandlerError, Unavailable
+from ..core.errors import Ambiguous, CommitError, ConfigurationError, HandlerError, Unavailable
 from ..state.documents import DocumentStore, ETag, Written
 from ..state.lease import HeldLease
 from ..state.stores.sql import SqlDocumentStore
 
 _IDLE_LEASES = 10
+_STATEMENT_SECONDS = 10.0
 
 
 class HandlerTransaction:
@@ -32,6 +34,8 @@ class HandlerTransaction:
         self._lease = lease
         self._connection: Connection | None = None
         self._transaction: RootTransaction | None = None
+        self._has_ended = False
+        self.in_use = threading.Lock()
 
     @property
     def is_used(self) -> bool:
@@ -40,7 +44,16 @@ class HandlerTransaction:
 
     @property
     def connection(self) -> Connection:
-        """Return the connection, opening it and its transaction on first use."""
+        """Return the connection, opening it and its transaction on first use.
+
+        Raises:
+            HandlerError: the delivery has ended, so nothing written now could commit with it.
+        """
+        if self._has_ended:
+            raise HandlerError(
+                "context.transaction was used after its delivery had ended. Use it only inside the handler, and await "
+                "or join what you start there."
+            )
         if self._connection is None:
             self._connection = writing(self._engine)
             self._transaction = self._connection.begin()
@@ -53,7 +66,7 @@ class HandlerTransaction:
     def write(self, name: str, content: bytes, if_match: ETag) -> Written:
         """Write the checkpoint as the last statement of the transaction."""
         if self._transaction is None or not self._transaction.is_active:
-            raise HandlerError(
+            raise CommitError(
                 "The handler ended context.transaction itself, so its writes and the checkpoint could not commit "
                 "together. Leave commit and rollback to Holdfast: return to commit, raise to roll back."
             )
@@ -75,7 +88,13 @@ class HandlerTransaction:
         self.close()
 
     def close(self) -> None:
-        """End the transaction, if it is still open, without keeping anything."""
+        """End the transaction, if it is still open, without keeping anything. It cannot be used any more.
+
+        A statement that a cancelled handler left running is waited for: a connection must not be closed under it.
+        """
+        self._has_ended = True
+        if self.in_use.acquire(timeout=_STATEMENT_SECONDS):
+            self.in_use.release()
         connection, self._connection, self._transaction = self._connection, None, None
         if connection is None:
             return
@@ -124,6 +143,10 @@ class AsyncTransaction:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
             async with self._turn:
-                return await asyncio.to_thread(lambda: getattr(self._transaction.connection, name)(*args, **kwargs))
+                return await asyncio.to_thread(self._call, name, args, kwargs)
 
         return call
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._transaction.in_use:
+            return getattr(self._transaction.connection, name)(*args, **kwargs)

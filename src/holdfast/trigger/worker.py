@@ -16,6 +16,7 @@ from ..core.retry import RetryPolicy
 from ..state.lease import HeldLease
 from .runner import PollRunner
 
+_RELEASE_SECONDS = 1.0
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
@@ -78,7 +79,7 @@ class TriggerWorker:
             left = list(self._held.values())
         for lease in left:
             with suppress(Exception):  # the lease frees itself when it runs out
-                lease.release()
+                lease.release(wait_seconds=_RELEASE_SECONDS)
         return bool(left)
 
     def _keep_running(self, trigger: WorkerTrigger) -> None:
@@ -90,7 +91,7 @@ class TriggerWorker:
             except LeaseConflictError:
                 failures_in_a_row = 0
                 self._clock.wait(self._stop, trigger.poll_seconds)
-            except Exception:  # logged by the runner's telemetry; a trigger outlives every error
+            except BaseException:  # logged by the runner's telemetry; a trigger outlives every error
                 failures_in_a_row = 0 if delivered.batches else failures_in_a_row + 1
                 self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures_in_a_row))
 

@@ -24,7 +24,7 @@ Change = tuple[int, int]
 """A row's key and its version."""
 
 PAUSE_SECONDS = 0.005
-LOOKS_SECONDS = 0.4
+LOOKS_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)

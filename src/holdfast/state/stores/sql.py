@@ -31,7 +31,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import ColumnElement
 
-from ...core.clock import new_id
+from ...core.clock import SystemClock, new_id
 from ...core.config import safe_url
 from ...core.driver_errors import reason
 from ...core.engine import autocommit
@@ -59,6 +59,8 @@ _DATABASE_TIME: dict[str, str] = {
     "mssql": "SYSUTCDATETIME()",
 }
 
+_TIME_EVERY_SECONDS = 60.0
+
 
 class SqlDocumentStore:
     """Documents in the table ``holdfast_state``; they survive whatever the database itself survives."""
@@ -72,6 +74,9 @@ class SqlDocumentStore:
         table = state_table
         self._read = select(table.c.content, table.c.etag, self._time).where(table.c.name == bindparam("doc_name"))
         self._insert = insert(table)
+        self._time_query = select(self._time)
+        self._clock = SystemClock()
+        self._time_told_at = float("-inf")
         self._replace = (
             update(table)
             .where(table.c.name == bindparam("doc_name"), table.c.etag == bindparam("if_match"))
@@ -98,7 +103,7 @@ class SqlDocumentStore:
         etag = ETag(new_id())
         with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
             connection.execute(self._insert, {"name": checked_document_name(name), "content": content, "etag": etag})
-        return Written(etag, None)
+            return Written(etag, self._present_time(connection))
 
     def replace(self, name: str, content: bytes, if_match: ETag) -> Written:
         """Update the document in its own transaction: one round trip."""
@@ -123,7 +128,17 @@ class SqlDocumentStore:
             changed, time = result.rowcount == 1, None
         if not changed:
             raise Conflict(f"The state document '{name}' changed since it was read.")
-        return Written(etag, time)
+        return Written(etag, time if self._returns_time else self._time_now_and_then(connection))
+
+    def _time_now_and_then(self, connection: Connection) -> datetime | None:
+        """Return the database's time once a minute where writes cannot tell it; the machine's clock does in between."""
+        if self._clock.monotonic() - self._time_told_at < _TIME_EVERY_SECONDS:
+            return None
+        return self._present_time(connection)
+
+    def _present_time(self, connection: Connection) -> datetime:
+        self._time_told_at = self._clock.monotonic()
+        return _aware(connection.execute(self._time_query).scalar_one())
 
     def delete(self, name: str, if_match: ETag) -> None:
         """Delete the document read with ``if_match``."""

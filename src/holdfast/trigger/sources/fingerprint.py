@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 
 _FORM = 1
+_ODBC_PASSWORD = re.compile(r"pwd=[^;]*", re.IGNORECASE)
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
@@ -47,22 +49,32 @@ def fingerprint(definition: SourceDefinition) -> str:
         "cursor": definition.cursor_column,
         "keys": list(definition.pk_columns),
         "where": definition.where,
-        "parameters": {name: repr(value) for name, value in definition.parameters.items()},
+        "parameters": {name: _stable(value) for name, value in definition.parameters.items()},
     }
     used = {key: value for key, value in form.items() if value not in (None, {}, [])}
     return "sha256:" + hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
 
 
 def _database(url: URL) -> dict[str, object]:
+    """Return which database it is. Drivers may also be told in the query part, which counts only where it is used."""
     scheme = url.drivername.partition("+")[0]
     scheme = _SCHEMES.get(scheme, scheme)
-    return {
+    named: dict[str, object] = {
         "scheme": scheme,
         "user": url.username,
         "host": (url.host or "").lower(),
         "port": url.port or _PORTS.get(scheme),
         "database": url.database,
     }
+    elsewhere = {key: url.query[key] for key in ("host", "port", "service", "unix_socket") if key in url.query}
+    if "odbc_connect" in url.query:
+        elsewhere["odbc_connect"] = _ODBC_PASSWORD.sub("", str(url.query["odbc_connect"]))
+    return named | ({"query": elsewhere} if elsewhere else {})
+
+
+def _stable(value: object) -> str:
+    """Return a text that is the same in every process: a set has no order of its own."""
+    return repr(sorted(value, key=repr)) if isinstance(value, (set, frozenset)) else repr(value)
 
 
 def azure_functions_db_fingerprint(definition: SourceDefinition) -> str:

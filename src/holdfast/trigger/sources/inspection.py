@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import MetaData, Table, inspect, text
+from sqlalchemy import Table, inspect, text
 from sqlalchemy.dialects.mysql import TIMESTAMP
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.reflection import Inspector
-from sqlalchemy.exc import DBAPIError, NoSuchTableError, SAWarning
+from sqlalchemy.exc import DBAPIError, SAWarning
 from sqlalchemy.types import (
     BigInteger,
     Date,
@@ -27,11 +27,11 @@ from sqlalchemy.types import (
     SmallInteger,
     String,
     TypeEngine,
-    UserDefinedType,
 )
 
-from ...core.config import safe_url
-from ...core.errors import DbConnectionError, SourceConfigurationError
+from ...core.driver_errors import connection_error
+from ...core.errors import SourceConfigurationError
+from ...core.reflection import missing_table_message, qualified
 
 _POSTGRES_CLOCK = re.compile(
     r"(now|transaction_timestamp|statement_timestamp|clock_timestamp)\(\)"
@@ -59,31 +59,6 @@ _SQLITE_CLOCK = re.compile(
     r"current_timestamp|current_date|'now'|\b(datetime|date|unixepoch|julianday)\(\s*\)", re.IGNORECASE
 )
 _AUTOINCREMENT = re.compile(r"primary\s+key(\s+(asc|desc))?(\s+on\s+conflict\s+\w+)?\s+autoincrement\b", re.IGNORECASE)
-
-# Names the type of columns SQLAlchemy has no type for. Expected rows: one per column asked for.
-_POSTGRES_TYPE_NAMES = text(
-    "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
-    "WHERE attrelid = to_regclass(:relation) AND attnum > 0 AND NOT attisdropped"
-)
-
-
-class NamedType(UserDefinedType[Any]):
-    """A database type SQLAlchemy does not know, such as xid8 or pg_lsn: values travel as text and are cast."""
-
-    cache_ok = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Return the type's name for a CAST."""
-        return self.name
-
-    def bind_expression(self, bindvalue: Any) -> Any:
-        """Cast a bound value, so that it is compared as this type and not as text."""
-        from sqlalchemy import cast
-
-        return cast(bindvalue, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,40 +175,6 @@ def _unknown_types_allowed() -> Iterator[None]:
         yield
 
 
-def reflect(engine: Engine, table: str, schema: str | None) -> Table:
-    """Return the table as the database has it.
-
-    Raises:
-        SourceConfigurationError: there is no such table; the message lists near names.
-    """
-    try:
-        with _unknown_types_allowed():  # they are filled in below
-            reflected = Table(table, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
-    except NoSuchTableError as error:
-        raise SourceConfigurationError(_missing_table_message(engine, table, schema)) from error
-    if engine.dialect.name == "postgresql":
-        _name_unknown_types(engine, reflected)
-    return reflected
-
-
-def _missing_table_message(engine: Engine, table: str, schema: str | None) -> str:
-    found = inspect(engine)
-    near = sorted({*found.get_table_names(schema), *found.get_view_names(schema)})[:8]
-    shown = ", ".join(near) if near else "none"
-    return f"Table '{_qualified(table, schema)}' not found in the database. Tables there: {shown}."
-
-
-def _name_unknown_types(engine: Engine, table: Table) -> None:
-    unknown = [column for column in table.columns if isinstance(column.type, NullType)]
-    if not unknown:
-        return
-    relation = engine.dialect.identifier_preparer.format_table(table)
-    with engine.connect() as connection:
-        names = {row[0]: row[1] for row in connection.execute(_POSTGRES_TYPE_NAMES, {"relation": relation})}
-    for column in unknown:
-        column.type = NamedType(names[column.name])
-
-
 def require_columns(table: Table, names: Sequence[str]) -> None:
     """Check that the table has the columns.
 
@@ -243,7 +184,7 @@ def require_columns(table: Table, names: Sequence[str]) -> None:
     missing = [name for name in names if name not in table.c]
     if missing:
         raise SourceConfigurationError(
-            f"Columns not found in table '{_qualified(table.name, table.schema)}': {', '.join(missing)}. It has: "
+            f"Columns not found in table '{qualified(table.name, table.schema)}': {', '.join(missing)}. It has: "
             f"{', '.join(table.c.keys())}."
         )
 
@@ -259,7 +200,7 @@ def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
     return CursorFacts(
         name=cursor,
         type=reflected.type,
-        type_name=reflected.type.compile(engine.dialect).lower(),
+        type_name="" if isinstance(reflected.type, NullType) else reflected.type.compile(engine.dialect).lower(),
         nullable=bool(described.get("nullable", True)) and not reflected.primary_key,
         default=None if default is None else str(default),
         generated_id=_is_generated_id(engine, found, table, cursor, dict(described)),
@@ -291,6 +232,8 @@ def _is_sqlite_autoincrement(engine: Engine, found: Inspector, table: Table, cur
 def missing_index(engine: Engine, table: Table, cursor: str, keys: Sequence[str]) -> str | None:
     """Return the CREATE INDEX that the poll needs, or None when an index already starts with the cursor."""
     found = inspect(engine)
+    if is_view(found, table):
+        return None
     primary = found.get_pk_constraint(table.name, table.schema).get("constrained_columns") or []
     leading = [primary[:1]]
     leading += [
@@ -305,6 +248,26 @@ def missing_index(engine: Engine, table: Table, cursor: str, keys: Sequence[str]
     return f"CREATE INDEX {name} ON {quote.format_table(table)} ({columns})"
 
 
+def is_view(found: Inspector, table: Table) -> bool:
+    """Return whether the name stands for a view: it has no indexes, keys or locks of its own."""
+    return table.name in found.get_view_names(table.schema)
+
+
+def tells_rows_apart(engine: Engine, table: Table, columns: Sequence[str]) -> bool:
+    """Return whether no two rows can agree in all ``columns``, as far as the database knows (a view: not at all)."""
+    found = inspect(engine)
+    if is_view(found, table):
+        return True
+    unique = [found.get_pk_constraint(table.name, table.schema).get("constrained_columns") or []]
+    unique += [list(each["column_names"]) for each in found.get_unique_constraints(table.name, table.schema)]
+    unique += [
+        [name or "" for name in index["column_names"]]
+        for index in found.get_indexes(table.name, table.schema)
+        if index["unique"]
+    ]
+    return any(each and set(each) <= set(columns) for each in unique)
+
+
 def primary_key(engine: Engine, table: str, schema: str | None) -> list[str]:
     """Return the primary key's columns.
 
@@ -315,17 +278,13 @@ def primary_key(engine: Engine, table: str, schema: str | None) -> list[str]:
     try:
         found = inspect(engine)
     except DBAPIError as error:
-        reason = str(error.orig).strip().split("\n", 1)[0].rstrip(".")
-        raise DbConnectionError(
-            f"The database {safe_url(engine.url)} does not answer: {reason}. Check that it runs, the host and port, "
-            "and the credentials."
-        ) from error
+        raise connection_error(engine.url, error) from error
     if not found.has_table(table, schema):
-        raise SourceConfigurationError(_missing_table_message(engine, table, schema))
+        raise SourceConfigurationError(missing_table_message(engine, table, schema))
     columns = list(found.get_pk_constraint(table, schema).get("constrained_columns") or [])
     if not columns:
         raise SourceConfigurationError(
-            f"Table '{_qualified(table, schema)}' has no primary key, so rows with an equal cursor cannot be told "
+            f"Table '{qualified(table, schema)}' has no primary key, so rows with an equal cursor cannot be told "
             "apart. Pass key=[…] with columns that are unique together."
         )
     return columns
@@ -335,7 +294,3 @@ def column_names_of(connection: Connection, query: str, parameters: dict[str, ob
     """Return the result columns of the user's own SELECT, without reading a row."""
     probe = text(f"SELECT * FROM ({query}\n) AS source WHERE 1 = 0")
     return list(connection.execute(probe, parameters).keys())
-
-
-def _qualified(table: str, schema: str | None) -> str:
-    return f"{schema}.{table}" if schema else table

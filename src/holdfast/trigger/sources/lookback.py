@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from ...core.cursor import KeysetCursor
+from ...core.cursor import KeysetCursor, parse_cursor
 from ...core.errors import SerializationError, SourceConfigurationError
 from ...core.types import JsonObject
 from ...core.values import from_json, to_json, to_text
@@ -31,16 +31,16 @@ class Window:
     newest: KeysetCursor | None = None
     position: KeysetCursor | None = None
     delivered: dict[str, object] = field(default_factory=dict)
-    shortened_to: object = None
+    shortened_to: KeysetCursor | None = None
 
-    def start_of_pass(self, lookback: timedelta | float) -> object:
-        """Return the cursor value from which a new pass reads, inclusive; None means from the beginning."""
+    def start_of_pass(self, lookback: timedelta | float) -> KeysetCursor | None:
+        """Return where a new pass starts: at a value (no keys), behind a row (with keys), or None: at the beginning."""
         if self.newest is None:
             return None
-        start = shifted_back(self.newest.value, lookback)
-        if self.shortened_to is not None and self.shortened_to > start:
+        start: Any = shifted_back(self.newest.value, lookback)
+        if self.shortened_to is not None and _order(self.shortened_to) > (start, ()):
             return self.shortened_to
-        return start
+        return KeysetCursor(start, ())
 
     def is_new(self, row: KeysetCursor) -> bool:
         """Return whether the row was not delivered yet."""
@@ -54,22 +54,32 @@ class Window:
         limit: int,
     ) -> Window:
         """Return the window once ``rows`` were delivered and the pass has read up to ``position``."""
-        newest = max([*rows, *([self.newest] if self.newest else [])], key=lambda row: (row.value, row.key_values))
+        newest = max([*rows, *([self.newest] if self.newest else [])], key=_order)
         delivered = {**self.delivered, **{identity(row): row.value for row in rows}}
         moved = replace(self, newest=newest, position=position, delivered=delivered)
-        return _bounded(moved, moved.start_of_pass(lookback), limit)
+        return _bounded(moved, newest, moved.start_of_pass(lookback), limit)
 
 
-def _bounded(window: Window, start: Any, limit: int) -> Window:
-    kept = {key: value for key, value in window.delivered.items() if value >= start}
+def _order(row: KeysetCursor) -> tuple[Any, tuple[Any, ...]]:
+    return row.value, row.key_values
+
+
+def _bounded(window: Window, newest: KeysetCursor, start: KeysetCursor | None, limit: int) -> Window:
+    """Return the window with at most ``limit`` delivered rows kept.
+
+    Where one cursor value alone has more, reading goes on behind the newest row: nothing before it is read again.
+    """
+    edge: Any = None if start is None else start.value
+    remembered: dict[str, Any] = window.delivered
+    kept = {key: value for key, value in remembered.items() if edge is None or value >= edge}
     if len(kept) <= limit:
         return replace(window, delivered=kept)
-    values: list[Any] = sorted(kept.values())
+    values = sorted(kept.values())
     cut = values[len(values) - limit - 1]
     newer = {key: value for key, value in kept.items() if value > cut}
-    edge = next((value for value in values if value > cut), values[-1])
-    newer = newer or {key: value for key, value in kept.items() if value >= edge}
-    return replace(window, delivered=newer, shortened_to=edge)
+    if not newer:
+        return replace(window, delivered={}, shortened_to=newest)
+    return replace(window, delivered=newer, shortened_to=KeysetCursor(min(newer.values()), ()))
 
 
 def identity(row: KeysetCursor) -> str:
@@ -130,7 +140,7 @@ def to_checkpoint(window: Window) -> JsonObject:
     if window.position is not None:
         kept["position"] = window.position.to_json()
     if window.shortened_to is not None:
-        kept["shortened_to"] = to_json(window.shortened_to)
+        kept["shortened_to"] = window.shortened_to.to_json()
     return {"cursor": window.newest.to_json(), "lookback": kept}
 
 
@@ -143,12 +153,12 @@ def from_checkpoint(checkpoint: JsonObject, keyset: Callable[[object], KeysetCur
     newest = keyset(checkpoint.get("cursor"))
     kept = checkpoint.get("lookback") or {}
     try:
-        edge = kept.get("shortened_to")
+        edge = parse_cursor(kept.get("shortened_to"))
         return Window(
             newest,
             keyset(kept.get("position")),
             {key: from_json(value) for key, value in kept.get("delivered", [])},
-            None if edge is None else from_json(edge),
+            edge if isinstance(edge, KeysetCursor) else None,
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise SerializationError(

@@ -14,6 +14,7 @@ from ...core.driver_errors import connection_error, is_connection_failure, reaso
 from ...core.engine import autocommit
 from ...core.errors import SourceConfigurationError
 from ...core.events import RowShape
+from ...core.reflection import reflect_table
 from ...core.types import SourceDescriptor
 from . import inspection, statement
 from .horizons.base import Horizon, Unbounded
@@ -55,6 +56,10 @@ class SourceSettings:
                 not self.pk_columns,
                 "pk_columns must not be empty: name columns that tell rows with equal cursors apart.",
             ),
+            (
+                not _is_balanced(self.where or ""),
+                f"The where clause has unbalanced parentheses or quotes: {self.where}. Write one plain SQL condition.",
+            ),
             (strategy != "cursor", f"Unsupported strategy: '{strategy}'. Only 'cursor' is supported."),
             (
                 operation_mode != "upsert_only",
@@ -71,6 +76,21 @@ class SourceSettings:
         return [self.cursor_column, *self.pk_columns, *extra]
 
 
+def _is_balanced(condition: str) -> bool:
+    """Return whether every parenthesis outside quotes closes one that was opened: a filter must not end our own."""
+    depth, quote = 0, ""
+    for character in condition:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"`":
+            quote = character
+        elif character in "()":
+            depth += 1 if character == "(" else -1
+        if depth < 0:
+            return False
+    return depth == 0 and not quote
+
+
 @dataclass(slots=True)
 class Prepared:
     """A definition that was found to be right, ready to read with."""
@@ -80,6 +100,7 @@ class Prepared:
     shape: RowShape
     horizon: Horizon
     facts: inspection.CursorFacts | None
+    may_have_nulls: bool
     null_checked_at: float
     is_plain: bool | None = None  # known once a page was read
 
@@ -92,19 +113,24 @@ def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescript
     """
     table, facts = None, None
     if settings.table is not None:
-        table = inspection.reflect(engine, settings.table, settings.schema)
+        table = reflect_table(engine, settings.table, settings.schema, SourceConfigurationError)
         inspection.require_columns(table, settings.named_columns)
         facts = inspection.cursor_facts(engine, table, settings.cursor_column)
         query = statement.over_table(
             table, settings.cursor_column, settings.pk_columns, settings.where, engine.dialect.name
         )
         _warn_without_index(engine, table, settings)
+        if not facts.generated_id:
+            _require_telling_key(engine, table, settings)
     else:
         query = _over_query(engine, settings, descriptor)
     horizon = _chosen_horizon(engine, table, facts, settings, descriptor)
     with autocommit(engine) as connection:
         horizon.prepare(connection)
-    return Prepared(engine, query, _shape(query, settings, descriptor), horizon, facts, now)
+    may_have_nulls = facts is None or table is None or facts.nullable
+    if table is not None:
+        may_have_nulls |= any(table.c[name].nullable and not table.c[name].primary_key for name in settings.pk_columns)
+    return Prepared(engine, query, _shape(query, settings, descriptor), horizon, facts, may_have_nulls, now)
 
 
 def _over_query(engine: Engine, settings: SourceSettings, descriptor: SourceDescriptor) -> statement.KeysetQuery:
@@ -169,6 +195,20 @@ def _warn_without_index(engine: Engine, table: Table, settings: SourceSettings) 
         )
 
 
+def _require_telling_key(engine: Engine, table: Table, settings: SourceSettings) -> None:
+    """Refuse keys under which two rows could be the same one: the second would be skipped at the end of a page."""
+    if inspection.tells_rows_apart(engine, table, [settings.cursor_column, *settings.pk_columns]):
+        return
+    message = (
+        f"No unique constraint of table '{settings.table}' lies within its cursor and key ({settings.cursor_column}, "
+        f"{', '.join(settings.pk_columns)}), so two rows could look the same and one of them be skipped. Choose key "
+        "columns that are unique together, such as the primary key, or add a unique index on them."
+    )
+    if settings.horizon is not None:
+        raise SourceConfigurationError(message)
+    _log.warning("%s", message)
+
+
 def check_statement(prepared: Prepared, settings: SourceSettings) -> None:
     """Run the page statement once, so that a wrong filter is found before anything is delivered.
 
@@ -197,11 +237,12 @@ def _refused(name: str, settings: SourceSettings, error: SQLAlchemyError) -> str
     )
 
 
-def null_cursor_error(prepared: Prepared, settings: SourceSettings) -> SourceConfigurationError:
+def null_error(prepared: Prepared, settings: SourceSettings) -> SourceConfigurationError:
     """Return the error for rows that have no place in the order."""
-    column = settings.cursor_column
+    columns = [settings.cursor_column, *settings.pk_columns]
     return SourceConfigurationError(
-        f"'{prepared.shape.source.name}' has rows whose cursor '{column}' is NULL: they have no place in the order and "
-        f"would never be delivered. Fill the column and make it NOT NULL, or leave those rows out with "
-        f'where="{column} IS NOT NULL".'
+        f"'{prepared.shape.source.name}' has rows with NULL in its cursor '{settings.cursor_column}' or key "
+        f"({', '.join(settings.pk_columns)}): they have no place in the order and would never be delivered. Fill the "
+        "columns and make them NOT NULL, or leave those rows out with "
+        f'where="{" AND ".join(f"{name} IS NOT NULL" for name in columns)}".'
     )

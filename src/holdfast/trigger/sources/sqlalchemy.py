@@ -35,7 +35,7 @@ from . import inspection, lookback, statement
 from .fingerprint import SourceDefinition, azure_functions_db_fingerprint, fingerprint
 from .horizons.base import UNBOUNDED, Reading
 from .keyset_parts import keyset_cursor
-from .preparation import Prepared, SourceSettings, check_statement, null_cursor_error, prepare
+from .preparation import Prepared, SourceSettings, check_statement, null_error, prepare
 from .protocol import AdapterCapability, FetchResult
 from .text_times import in_layout_of
 
@@ -179,6 +179,10 @@ class SqlAlchemySource:
         with self._lock:
             self._prepared = None
 
+    def dispose(self) -> None:
+        """Do what ``close`` does, under the name that azure-functions-db has for it."""
+        self.close()
+
     def capability(self) -> AdapterCapability:
         """Return what this source can promise."""
         horizon, back = self._ready().horizon.name, self._settings.lookback
@@ -287,6 +291,7 @@ class SqlAlchemySource:
         """Read on from where the pass stands, dropping what was delivered; at its end start another."""
         window = lookback.from_checkpoint(checkpoint, lambda form: self._keyset(prepared, form))
         position = window.position
+        is_whole_pass = position is None
         while True:
             rows = self._window_page(prepared, connection, window, position, reading, limit)
             fresh = [row for row in rows if window.is_new(prepared.shape.keyset(row))]
@@ -294,9 +299,9 @@ class SqlAlchemySource:
             next_position = prepared.shape.keyset(rows[-1]) if is_full else None
             if fresh:
                 return self._window_result(prepared, window, fresh, next_position)
-            if not is_full and position is None:
+            if not is_full and is_whole_pass:
                 return FetchResult((), caught_up=True)
-            position = next_position
+            position, is_whole_pass = next_position, is_whole_pass or not is_full
 
     def _window_page(
         self,
@@ -310,8 +315,8 @@ class SqlAlchemySource:
         if position is not None:
             return self._page(prepared, connection, position, reading, limit)
         start = window.start_of_pass(self._settings.lookback or 0)
-        from_start = None if start is None else KeysetCursor(start, ())
-        return self._page(prepared, connection, from_start, reading, limit, inclusive=True)
+        is_inclusive = start is None or not start.keys
+        return self._page(prepared, connection, start, reading, limit, inclusive=is_inclusive)
 
     def _window_result(
         self, prepared: Prepared, window: lookback.Window, fresh: list[Any], position: KeysetCursor | None
@@ -325,7 +330,7 @@ class SqlAlchemySource:
                 "later than that is missed: raise lookback_limit or use a sound horizon.",
                 settings.lookback_limit,
                 self._descriptor.name,
-                moved.shortened_to,
+                moved.shortened_to.value,
             )
         return FetchResult(
             RowBatch(prepared.shape, fresh),
@@ -385,11 +390,11 @@ class SqlAlchemySource:
 
     def _check_null_cursors(self, prepared: Prepared) -> None:
         prepared.null_checked_at = self._clock.monotonic()
-        if prepared.facts is not None and not prepared.facts.nullable:
+        if not prepared.may_have_nulls:
             return
         with self._fetching(prepared) as connection:
-            if connection.execute(prepared.query.null_cursor(), self._settings.parameters).first() is not None:
-                raise null_cursor_error(prepared, self._settings)
+            if connection.execute(prepared.query.without_place(), self._settings.parameters).first() is not None:
+                raise null_error(prepared, self._settings)
 
     def _require_keys(self, cursor: KeysetCursor) -> None:
         if any(value is None for value in cursor.key_values):

@@ -18,7 +18,9 @@ from sqlalchemy import (
     TextClause,
     and_,
     bindparam,
+    cast,
     column,
+    extract,
     func,
     literal,
     literal_column,
@@ -28,10 +30,12 @@ from sqlalchemy import (
     tuple_,
     type_coerce,
 )
+from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects.postgresql import INTERVAL, REAL
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.sql.selectable import FromClause
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import Float, Integer, TypeEngine, UserDefinedType
 
 _ROW_COMPARISON = frozenset({"postgresql", "sqlite"})
 _BUFFERING_DRIVERS = frozenset({"psycopg", "psycopg2", "pymysql"})
@@ -44,6 +48,60 @@ class StoredValue(UserDefinedType[Any]):
     """A value exactly as the driver stores and compares it, with nothing converted on the way in or out."""
 
     cache_ok = True
+
+
+@dataclass(frozen=True, slots=True)
+class ExactColumn:
+    """A cursor or key column so that a value comes back from the database, and goes into a comparison, unchanged.
+
+    ``compared`` stands in conditions. ``copy`` is fetched beside the column where the driver would change its values;
+    None where the column itself comes through unchanged. ``bound_as`` is the type of values to compare with.
+    """
+
+    compared: ColumnElement[Any]
+    copy: ColumnElement[Any] | None
+    bound_as: TypeEngine[Any]
+    is_cast: bool = False
+
+    def bind(self, name: str) -> ColumnElement[Any]:
+        """Return the parameter that ``compared`` is compared with."""
+        parameter = bindparam(name, type_=self.bound_as)
+        return cast(parameter, self.bound_as) if self.is_cast else parameter
+
+
+def exact(column: ColumnElement[Any], dialect_name: str) -> ExactColumn:
+    """Return how to fetch and compare a column without losing anything of its values."""
+    match dialect_name:
+        case "sqlite":
+            return ExactColumn(column, type_coerce(column, StoredValue()), StoredValue())
+        case "postgresql":
+            return _exact_on_postgres(column)
+        case "mysql" | "mariadb":
+            return _exact_on_mysql(column)
+    return ExactColumn(column, None, column.type)
+
+
+def _exact_on_postgres(column: ColumnElement[Any]) -> ExactColumn:
+    if isinstance(column.type, INTERVAL):  # the driver takes a year for 365 days, the database's order for 12 x 30
+        months = extract("year", column) * 12 + extract("month", column)
+        days = cast(months * 30 + extract("day", column), Integer)
+        whole_days = func.make_interval(0, 0, 0, days, type_=INTERVAL())
+        return ExactColumn(column, whole_days + (column - func.date_trunc("day", column)), INTERVAL())
+    if isinstance(column.type, REAL):  # a parameter has double precision, in which 0.1 is another number
+        return ExactColumn(column, None, column.type, is_cast=True)
+    return ExactColumn(column, None, column.type)
+
+
+def _exact_on_mysql(column: ColumnElement[Any]) -> ExactColumn:
+    exact_float = mysql.DOUBLE(asdecimal=False)
+    if isinstance(column.type, (mysql.DOUBLE, mysql.REAL)):  # handed out as a decimal of ten places
+        return ExactColumn(column, type_coerce(column, exact_float), exact_float)
+    if isinstance(column.type, Float):  # handed out with six digits
+        return ExactColumn(column, cast(column, exact_float), exact_float)
+    if isinstance(column.type, (mysql.ENUM, mysql.SET)):  # sorted by number, but compared with text as text
+        number = type_coerce(column, Integer()) + literal_column("0")
+        return ExactColumn(number, number, Integer())
+    return ExactColumn(column, None, column.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +118,7 @@ class KeysetQuery:
     @property
     def needs_raw_copies(self) -> bool:
         """Return whether the driver changes values on the way out, so that cursor and keys are fetched raw as well."""
-        return self.dialect_name == "sqlite"
+        return any(column.copy is not None for column in self._exact())
 
     def page(self, *, has_cursor: bool, has_bound: bool, limit: int, inclusive: bool = False) -> Select[Any]:
         """Return the statement for one page: after the cursor (or from it), strictly below the bound, in order."""
@@ -73,14 +131,11 @@ class KeysetQuery:
         statement = select(func.count()).select_from(self.from_clause)
         return statement.where(*self._conditions(has_cursor, has_bound=False, inclusive=False))
 
-    def null_cursor(self) -> Select[Any]:
-        """Return the statement that finds one row whose cursor is NULL."""
-        return (
-            select(literal_column("1"))
-            .select_from(self.from_clause)
-            .where(self.cursor.is_(None), *self._filter())
-            .limit(1)
-        )
+    def without_place(self) -> Select[Any]:
+        """Return the statement that finds one row whose cursor or key is NULL."""
+        found: Select[Any] = select(literal_column("1")).select_from(self.from_clause)
+        is_null = or_(*(column.is_(None) for column in (self.cursor, *self.keys)))
+        return found.where(is_null, *self._filter()).limit(1)
 
     def newest_cursor(self) -> Select[Any]:
         """Return the statement for the highest cursor value, as it is stored."""
@@ -95,41 +150,47 @@ class KeysetQuery:
         """Return whether the driver's own rows can be used: the whole page is here, and no value is to be converted."""
         return result.dialect.driver in _BUFFERING_DRIVERS and not any(
             selected.type.dialect_impl(result.dialect).result_processor(result.dialect, described[1])
-            for selected, described in zip(self.all_columns, result.cursor.description, strict=True)
+            for selected, described in zip(
+                (*self.all_columns, *self._raw_copies()), result.cursor.description, strict=True
+            )
         )
+
+    def _exact(self) -> list[ExactColumn]:
+        return [exact(column, self.dialect_name) for column in (self.cursor, *self.keys)]
 
     def _raw_copies(self) -> list[ColumnElement[Any]]:
         if not self.needs_raw_copies:
             return []
         return [
-            type_coerce(copied, StoredValue()).label(f"holdfast_raw_{at}")
-            for at, copied in enumerate((self.cursor, *self.keys))
+            (column.compared if column.copy is None else column.copy).label(f"holdfast_raw_{at}")
+            for at, column in enumerate(self._exact())
         ]
 
     def _conditions(self, has_cursor: bool, has_bound: bool, inclusive: bool) -> list[ColumnElement[bool] | TextClause]:
         conditions: list[ColumnElement[bool] | TextClause] = [self.cursor.is_not(None)]
         if has_cursor:
-            conditions.append(self._from(self.cursor) if inclusive else self._after())
+            conditions.append(self._from() if inclusive else self._after())
         if has_bound:
-            conditions.append(self.cursor < self._bind(BOUND_PARAM, self.cursor))
+            conditions.append(self._exact()[0].compared < self._bind(BOUND_PARAM, self.cursor))
         return conditions + self._filter()
 
     def _filter(self) -> list[ColumnElement[bool] | TextClause]:
-        return [] if self.where is None else [text(f"({self.where})")]
+        return [] if self.where is None else [text(f"({self.where}\n)")]
 
-    def _from(self, cursor: ColumnElement[Any]) -> ColumnElement[bool]:
-        return cursor >= self._bind(CURSOR_PARAM, cursor)
+    def _from(self) -> ColumnElement[bool]:
+        return self._exact()[0].compared >= self._bind(CURSOR_PARAM, self.cursor)
 
     def _after(self) -> ColumnElement[bool]:
-        columns = (self.cursor, *self.keys)
+        columns = self._exact()
         names = (CURSOR_PARAM, *(KEY_PARAM.format(at) for at in range(len(self.keys))))
-        values = [self._bind(name, at) for name, at in zip(names, columns, strict=True)]
+        compared = [column.compared for column in columns]
+        values = [column.bind(name) for name, column in zip(names, columns, strict=True)]
         if self.dialect_name in _ROW_COMPARISON:
-            return tuple_(*columns) > tuple_(*values)
-        return and_(columns[0] >= values[0], _expanded(columns, values))
+            return tuple_(*compared) > tuple_(*values)
+        return and_(compared[0] >= values[0], _expanded(compared, values))
 
-    def _bind(self, name: str, compared: ColumnElement[Any]) -> ColumnElement[Any]:
-        return bindparam(name, type_=StoredValue() if self.needs_raw_copies else compared.type)
+    def _bind(self, name: str, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return exact(column, self.dialect_name).bind(name)
 
 
 def plain_rows(result: CursorResult[Any]) -> Sequence[Sequence[object]]:

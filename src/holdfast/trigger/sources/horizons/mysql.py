@@ -239,23 +239,33 @@ def _transactions(connection: Connection, clock: int) -> tuple[int, list[Any]]:
     Raises:
         MissingGrantError: the user has no PROCESS privilege; the message says what to grant.
     """
-    connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     try:
+        connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         rows = list(connection.exec_driver_sql(_TRANSACTIONS.format(clock=clock)))
-    except DBAPIError as error:
-        arguments = getattr(error.orig, "args", ())
-        if not arguments or arguments[0] != _ACCESS_DENIED:
-            raise
-        user = str(connection.exec_driver_sql("SELECT CURRENT_USER()").scalar())
-        raise MissingGrantError(
-            f"User {user} cannot see other sessions, so a late commit could be skipped. Run as an administrator: "
-            f"GRANT PROCESS ON *.* TO {_quoted_account(user)}"
-        ) from error
-    finally:
-        if not connection.invalidated:
-            connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("ROLLBACK")
+    except BaseException as error:
+        if _is_access_denied(error):
+            raise _missing_grant(connection) from error
+        connection.invalidate()  # a transaction left open here would show every later page as of now
+        raise
     asked = [int(found[1]) for row in rows if (found := _ASKED_AT.search(row[5] or ""))]
     return max(asked, default=0), rows
+
+
+def _is_access_denied(error: BaseException) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    arguments: tuple[object, ...] = getattr(error.orig, "args", ())
+    return arguments[:1] == (_ACCESS_DENIED,)
+
+
+def _missing_grant(connection: Connection) -> MissingGrantError:
+    connection.exec_driver_sql("ROLLBACK")
+    user = str(connection.exec_driver_sql("SELECT CURRENT_USER()").scalar())
+    return MissingGrantError(
+        f"User {user} cannot see other sessions, so a late commit could be skipped. Run as an administrator: "
+        f"GRANT PROCESS ON *.* TO {_quoted_account(user)}"
+    )
 
 
 def _quoted_account(account: str) -> str:

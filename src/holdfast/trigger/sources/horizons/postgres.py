@@ -85,6 +85,9 @@ WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid(
 """
 )
 
+# What kind of relation it is: writers lock tables ('r') and partitioned tables ('p'), never views. Expected rows: 1.
+_RELATION_KIND = text("SELECT relkind::text FROM pg_class WHERE oid = to_regclass(:relation)")
+
 # The sequences the column draws from, in the table and its partitions: those it owns, and those its default names.
 # Expected rows: 1, more when partitions have sequences of their own, 0 when the column is filled in another way.
 _SEQUENCES = text(
@@ -252,6 +255,11 @@ class IdentityHorizon:
         """Refuse a standby, a subscribed table, and sequences that do not hand out growing ids one by one."""
         _require_local_writes(connection, self._table)
         relation = _relation(connection, self._table)
+        if connection.execute(_RELATION_KIND, {"relation": relation}).scalar() not in ("r", "p"):
+            raise SourceConfigurationError(
+                f"'{self._table.name}' is not a plain or partitioned table, so the locks of its writers do not "
+                "show, and a late commit could be skipped. Point the trigger at the table itself, or pass lookback=…"
+            )
         sequences = connection.execute(_SEQUENCES, {"relation": relation, "column": self._facts.name}).all()
         for name, cache, increment, cycles in sequences:
             _require_growing(name, cache, increment, cycles)

@@ -1,0 +1,208 @@
+"""Rows as objects: Pydantic models and dataclasses, read by ``input`` and ``trigger``, written by ``output``."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from holdfast import DbBindings, DbOut, HandlerError, ModelChange, RowChange, SerializationError
+from tests.binding.databases import Database
+from tests.decorator.polling import make_orders, place, polling
+
+db = DbBindings()
+
+
+class Person(BaseModel):
+    """A Pydantic model."""
+
+    model_config = ConfigDict(frozen=True)
+    id: int
+    name: str
+    age: int | None = Field(default=None, ge=0)
+
+
+@dataclass(frozen=True)
+class Employee:
+    """A dataclass."""
+
+    id: int
+    name: str
+    age: int | None = None
+
+
+MODELS = pytest.mark.parametrize("model", [Person, Employee], ids=["pydantic", "dataclass"])
+
+
+@pytest.fixture
+def people(database: Database) -> Database:
+    database.execute("CREATE TABLE people (id integer PRIMARY KEY, name varchar(20), age integer)")
+    database.execute("INSERT INTO people VALUES (1, 'Ada', 36), (2, 'Grace', NULL)")
+    return database
+
+
+@MODELS
+def test_input_gives_objects(people: Database, model: Any) -> None:
+    target: dict[str, Any] = {"url": people.url, "model": model, "engine_provider": people.provider}
+
+    @db.input("person", table="people", pk=lambda number: {"id": number}, **target)
+    def one(number: int, person: Any) -> Any:
+        return person
+
+    @db.input("found", query="SELECT * FROM people ORDER BY id", **target)
+    async def many(found: Any) -> Any:
+        return found
+
+    ada, grace = model(id=1, name="Ada", age=36), model(id=2, name="Grace", age=None)
+    assert one(1) == ada
+    assert isinstance(one(1), model)
+    assert one(99) is None
+    assert asyncio.run(many()) == [ada, grace]
+
+
+def test_columns_a_dataclass_has_no_field_for_are_left_out(people: Database) -> None:
+    @dataclass
+    class Name:
+        name: str
+        initial: str = field(init=False)
+
+        def __post_init__(self) -> None:
+            self.initial = self.name[0]
+
+    @db.input("found", url=people.url, table="people", pk={"id": 1}, model=Name, engine_provider=people.provider)
+    def handler(found: Any) -> Any:
+        return found
+
+    assert handler() == Name("Ada")
+    assert handler().initial == "A"
+
+
+def test_a_row_that_does_not_fit_names_the_field_and_not_the_value(sqlite: Database) -> None:
+    sqlite.execute("CREATE TABLE people (id integer PRIMARY KEY, name text, age integer)")
+    sqlite.execute("INSERT INTO people VALUES (1, NULL, -5)")
+
+    @dataclass
+    class Needy:
+        id: int
+        nickname: str
+
+    def reading(model: Any) -> Any:
+        @db.input("found", url=sqlite.url, table="people", pk={"id": 1}, model=model, engine_provider=sqlite.provider)
+        def handler(found: Any) -> None:
+            pytest.fail("must not be called")
+
+        return handler
+
+    with pytest.raises(SerializationError, match=r"^A row does not fit Person: name: .*; age: .*\.$") as caught:
+        reading(Person)()
+    assert "-5" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValidationError)
+    with pytest.raises(SerializationError, match=r"A row does not fit Needy: .*nickname"):
+        reading(Needy)()
+
+
+@MODELS
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_output_takes_objects(people: Database, model: Any, is_async: bool) -> None:
+    output = db.output(
+        "out",
+        url=people.url,
+        table="people",
+        action="upsert",
+        conflict_columns=["id"],
+        engine_provider=people.provider,
+    )
+    rows = [model(id=1, name="Countess", age=37), model(id=3, name="Edsger")]
+
+    @output
+    def plain(out: DbOut) -> None:
+        out.set(rows)
+        out.set(rows[0])
+
+    @output
+    async def awaiting(out: Any) -> None:
+        await out.set(rows)
+        await out.set(rows[0])
+
+    asyncio.run(awaiting()) if is_async else plain()
+    assert people.rows("SELECT id, name, age FROM people ORDER BY id") == [
+        (1, "Countess", 37),
+        (2, "Grace", None),
+        (3, "Edsger", None),
+    ]
+
+
+class Order(BaseModel):
+    """A model of what is polled."""
+
+    id: int
+    status: str
+
+
+@dataclass
+class OrderLine:
+    """The same as a dataclass."""
+
+    id: int
+    status: str
+
+
+@pytest.mark.parametrize("model", [Order, OrderLine], ids=["pydantic", "dataclass"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_trigger_gives_each_event_its_row(database: Database, model: Any, is_async: bool) -> None:
+    make_orders(database)
+    seen: list[ModelChange] = []
+
+    def plain(timer: Any, events: list[ModelChange]) -> None:
+        seen.extend(events)
+
+    async def awaiting(timer: Any, events: list[ModelChange]) -> None:
+        seen.extend(events)
+
+    trigger = db.trigger(arg_name="events", name="ship", model=model, **polling(database))
+    decorated: Any = trigger(awaiting if is_async else plain)
+    place(database, 1, 2)
+    asyncio.run(decorated("tick")) if is_async else decorated("tick")
+    assert [event.row for event in seen] == [model(id=1, status="new"), model(id=2, status="new")]
+    assert all(isinstance(event, RowChange) for event in seen)
+    assert [event.pk for event in seen] == [{"id": 1}, {"id": 2}]
+    assert [event.after for event in seen] == [{"id": 1, "status": "new"}, {"id": 2, "status": "new"}]
+    assert len({event.event_id for event in seen}) == 2
+    assert {event.op for event in seen} == {"upsert"}
+
+
+def test_a_change_that_does_not_fit_is_not_committed(sqlite: Database) -> None:
+    make_orders(sqlite)
+    seen: list[Any] = []
+
+    class Numbered(BaseModel):
+        id: int
+        status: Decimal
+
+    @db.trigger(arg_name="events", model=Numbered, **polling(sqlite))
+    def ship(events: list[ModelChange]) -> None:
+        seen.extend(event.row.status for event in events)
+
+    place(sqlite, 1)
+    with pytest.raises((HandlerError, SerializationError), match="does not fit Numbered: status"):
+        ship()
+    sqlite.execute("UPDATE orders SET status = '12.5'")
+    ship()
+    assert seen == [Decimal("12.5")]
+
+
+def test_without_a_model_events_stay_what_they_are(sqlite: Database) -> None:
+    make_orders(sqlite)
+    seen: list[Any] = []
+
+    @db.trigger(arg_name="events", **polling(sqlite))
+    def ship(events: list[RowChange]) -> None:
+        seen.extend(events)
+
+    place(sqlite, 1)
+    ship()
+    assert not isinstance(seen[0], ModelChange)
