@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from queue import SimpleQueue
-from types import FrameType
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Engine
@@ -24,6 +21,7 @@ from .core.migrations import migrate, pending
 from .core.names import checked_name, default_app_name
 from .core.normalizer import EventNormalizer
 from .core.retry import RetryPolicy
+from .core.signals import StopSignals
 from .core.telemetry import MetricsCollector
 from .state.documents import DocumentStore
 from .state.heartbeat import checked_interval
@@ -291,12 +289,29 @@ class Holdfast:
             source.validate()
             self.state.check(name, source.source_descriptor, registered.settings["on_source_change"])
 
-    def run(self, *, drain_seconds: float = 30.0, handle_signals: bool = True) -> bool:
+    def run(
+        self,
+        *,
+        drain_seconds: float = 30.0,
+        handle_signals: bool = True,
+        on_started: Callable[[], None] | None = None,
+    ) -> bool:
         """Run everything declared until ``stop()`` or SIGTERM/SIGINT, then drain; return whether all finished in time.
+
+        ``on_started`` is called once everything was checked, right before the work begins.
 
         Raises:
             DbError: a declaration does not fit the database; nothing was started.
         """
+        try:
+            if handle_signals and threading.current_thread() is threading.main_thread():
+                with StopSignals(self._stop, self._clock):
+                    return self._run(drain_seconds, on_started)
+            return self._run(drain_seconds, on_started)
+        finally:
+            self._stop = threading.Event()  # a handler that outlived the drain keeps the old one, and so stays stopped
+
+    def _run(self, drain_seconds: float, on_started: Callable[[], None] | None) -> bool:
         self.validate()
         worker = TriggerWorker(
             [WorkerTrigger(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()],
@@ -304,13 +319,9 @@ class Holdfast:
             clock=self._clock,
             drain_seconds=drain_seconds,
         )
-        try:
-            if handle_signals and threading.current_thread() is threading.main_thread():
-                with _signals_set(self._stop):
-                    return worker.run()
-            return worker.run()
-        finally:
-            self._stop = threading.Event()  # a handler that outlived the drain keeps the old one, and so stays stopped
+        if on_started is not None:
+            on_started()
+        return worker.run()
 
     def stop(self) -> None:
         """Make ``run`` drain and return."""
@@ -332,43 +343,6 @@ def _check_settings(name: str, *, at_least_one: dict[str, object], positive: dic
             raise ConfigurationError(f"Trigger '{name}': {setting}={value!r} must be a number above 0.")
     if positive.get("lease_seconds") is None:
         raise ConfigurationError(f"Trigger '{name}': lease_seconds must be a number above 0.")
-
-
-class _signals_set:  # noqa: N801 - reads as a phrase in its one with statement
-    """While open, SIGTERM and SIGINT set an event; a second one ends the process as usual.
-
-    A signal handler runs in the middle of whatever the main thread does. If that is ``event.wait()``, the event's lock
-    is taken and ``event.set()`` would wait for it for ever, so the handler only hands the news to a thread.
-    """
-
-    def __init__(self, event: threading.Event) -> None:
-        self._event = event
-        self._before: dict[signal.Signals, Any] = {}
-        self._news: SimpleQueue[bool] = SimpleQueue()  # its put may interrupt itself
-        self._thread = threading.Thread(target=self._pass_on, name="holdfast-signals", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._received)
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-        self._news.put(False)
-        self._thread.join()
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        self._news.put(True)
-        self._restore()
-
-    def _pass_on(self) -> None:
-        if self._news.get():
-            self._event.set()
-
-    def _restore(self) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
-            signal.signal(number, handler)
 
 
 def _config_from(url: str | None, db_config: DbConfig | None) -> DbConfig:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.app import _signals_set
+from holdfast.core.clock import SystemClock
+from holdfast.core.signals import StopSignals
 from tests.cli.shop import ORDERS, PATIENCE_SECONDS, Shop
 from tests.components.processes import start_leashed, wait_until
 
@@ -198,7 +199,7 @@ def test_output_can_be_read_line_by_line_through_a_pipe(shop: Shop) -> None:
 
 def test_signal_in_the_middle_of_the_wait_for_it_does_not_hang() -> None:
     event = threading.Event()
-    with _signals_set(event):
+    with StopSignals(event, SystemClock()):
         with event._cond:  # type: ignore[attr-defined]  # what the main thread holds inside event.wait()
             signal.raise_signal(signal.SIGTERM)
         assert event.wait(PATIENCE_SECONDS)

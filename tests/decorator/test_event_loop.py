@@ -18,7 +18,7 @@ db = DbBindings()
 TICKS = 100
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 
-pytestmark = pytest.mark.timeout(60)  # a loop that is blocked would wait for what only it can end
+pytestmark = pytest.mark.timeout(20)  # a loop that is blocked would wait for what only it can end
 
 
 class Lock:

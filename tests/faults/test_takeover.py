@@ -119,3 +119,27 @@ def test_sigterm_lets_the_running_handler_finish_and_releases_the_lease(url: str
     assert book.hf.state.read("own-0").checkpoint  # type: ignore[union-attr]  # it has state by now
     account = book.account("own-0")
     assert (account.lost, account.duplicated) == (0, 0), account
+
+
+def test_a_stop_that_arrives_while_the_process_is_frozen_is_not_lost(sqlite_url: str) -> None:
+    """Another thread may take the signal when the process goes on: the main thread must still notice."""
+    OrderBook(sqlite_url).close()
+    for _ in range(5):
+        with worker(sqlite_url, "own-0") as stopped:
+            stopped.wait_for_line("running")
+            stopped.suspend()
+            stopped.terminate()
+            stopped.resume()
+            stopped.wait_for_line("stopped")
+            assert stopped.wait() == 0
+
+
+def test_two_stops_at_once_are_one_wish(sqlite_url: str) -> None:
+    OrderBook(sqlite_url).close()
+    for _ in range(3):
+        with worker(sqlite_url, "own-0") as stopped:
+            stopped.wait_for_line("running")
+            stopped.interrupt()
+            stopped.terminate()
+            stopped.wait_for_line("stopped")
+            assert stopped.wait() == 0

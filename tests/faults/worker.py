@@ -7,7 +7,6 @@ connection of its own, before the checkpoint is committed.
 from __future__ import annotations
 
 import os
-import signal
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
@@ -81,9 +80,8 @@ def main() -> None:
             lease_seconds=float(os.environ.get("LEASE_SECONDS", "2")),
             batch_size=int(os.environ.get("BATCH_SIZE", "20")),
         )
-    signal.signal(signal.SIGTERM, lambda *_: hf.stop())
     say("starting")
-    drained = hf.run()
+    drained = hf.run(on_started=lambda: say("running"))
     say("stopped" if drained else "stopped before handlers finished")
 
 

@@ -36,12 +36,14 @@ def run(
     configure_logging(verbose)
     if migrate:
         print_line(_shown_migrations(hf.migrate()))
-    hf.validate()
-    for name in hf.triggers:
-        print_line(_prepared(hf, name))
-    print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
-    if hf.run(drain_seconds=drain_seconds):
-        print_line("Stopped: every handler finished, and its lease is free.")
+
+    def started() -> None:
+        for name in hf.triggers:
+            print_line(_prepared(hf, name))
+        print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
+
+    if hf.run(drain_seconds=drain_seconds, on_started=started):
+        print_line("Stopped: every handler finished, and no lease is held any more.")
     else:
         print_error(
             f"A handler did not finish within {drain_seconds:g} s and was abandoned. Nothing of its batch was "

@@ -22,6 +22,11 @@ def is_connection_failure(error: DBAPIError) -> bool:
 
 def connection_error(url: URL, error: SQLAlchemyError) -> DbConnectionError:
     """Return the error to raise when a database does not answer."""
+    if url.get_backend_name() == "sqlite":
+        return DbConnectionError(
+            f"The SQLite file {safe_url(url)} cannot be used: {reason(error)}. Check that the path is right, that it "
+            "is a database, and that no other process holds it locked."
+        )
     return DbConnectionError(
         f"The database {safe_url(url)} does not answer: {reason(error)}. Check that it runs, its address and the "
         "credentials."

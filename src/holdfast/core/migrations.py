@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, func, insert, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from .config import safe_url
 from .driver_errors import connection_error, is_connection_failure, reason
@@ -76,7 +76,7 @@ def pending(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
 
 
 def _as_ours(engine: Engine, error: DBAPIError) -> DbError:
-    if is_connection_failure(error):
+    if is_connection_failure(error) or isinstance(error, OperationalError):
         return connection_error(engine.url, error)
     return WriteError(
         f"Holdfast's tables could not be created in {safe_url(engine.url)}: {reason(error)}. Check the role's grants."

@@ -49,7 +49,7 @@ class BlobCheckpointStore(StateStore):
     def document_name(self, poller_name: str) -> str:
         """Return the older package's path when it has a blob there, else ``state/{app_name}/{poller_name}.json``."""
         if poller_name not in self._names:
-            older = f"state/{checked_name('The poller name', poller_name)}.json"
+            older = f"state/{checked_name('The trigger name', poller_name)}.json"
             is_there = self.documents.read(older) is not None
             self._names[poller_name] = older if is_there else super().document_name(poller_name)
         return self._names[poller_name]

@@ -91,11 +91,11 @@ def clone_checkpoint(store: StateStore, poller_name: str, new_poller_name: str, 
     Raises:
         ConfigurationError: there is nothing to clone, or the new name has state already.
     """
-    checked_name("The poller name", new_poller_name)
+    checked_name("The trigger name", new_poller_name)
     view = store.read(poller_name)
     if view is None:
         raise ConfigurationError(
-            f"Poller '{poller_name}' has no state to clone. 'holdfast trigger list' shows those that have."
+            f"Trigger '{poller_name}' has no state to clone. 'holdfast trigger list' shows those that have."
         )
     cloned = doc.clone(view.document, new_poller_name)
     entry = _new_entry(store, new_poller_name, None, cloned.get("checkpoint", {}), f"clone of {poller_name}", by)
@@ -105,7 +105,7 @@ def clone_checkpoint(store: StateStore, poller_name: str, new_poller_name: str, 
         store.documents.create(name, doc.render(cloned))
     except Conflict as error:
         raise ConfigurationError(
-            f"Poller '{new_poller_name}' has state already; nothing was changed. Choose another name."
+            f"Trigger '{new_poller_name}' has state already; nothing was changed. Choose another name."
         ) from error
     except Ambiguous:
         found = store.documents.read(name)
@@ -128,7 +128,7 @@ def undo(store: StateStore, poller_name: str, *, by: str = "") -> AuditEntry:
     made = None if view is None else view.document.get("last_reset_id")
     last = next((entry for entry in audit_entries(store, poller_name) if entry.audit_id == made), None)
     if last is None:
-        raise ConfigurationError(f"There is nothing to undo for poller '{poller_name}': it was never reset.")
+        raise ConfigurationError(f"There is nothing to undo for trigger '{poller_name}': it was never reset.")
     before = (last.before or {}).get("checkpoint") or {}
     fingerprint = (last.before or {}).get("source_fingerprint")
     source = None if fingerprint is None else SourceDescriptor(name=poller_name, kind="undo", fingerprint=fingerprint)
@@ -214,7 +214,7 @@ def _write(store: StateStore, name: str, snapshot: Snapshot | None, changed: doc
 
 
 def _audit_prefix(store: StateStore, poller_name: str) -> str:
-    return f"audit/{store.app_name}/{checked_name('The poller name', poller_name)}/"
+    return f"audit/{store.app_name}/{checked_name('The trigger name', poller_name)}/"
 
 
 def _new_entry(

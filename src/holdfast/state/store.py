@@ -73,7 +73,7 @@ class StateStore:
         Raises:
             ConfigurationError: the name cannot be part of a path.
         """
-        return f"state/{self.app_name}/{checked_name('The poller name', poller_name)}.json"
+        return f"state/{self.app_name}/{checked_name('The trigger name', poller_name)}.json"
 
     def skew_margin(self, ttl_seconds: float) -> timedelta:
         """Return the margin that clocks are allowed to differ by: a lease is not taken before expiry plus this.
@@ -244,7 +244,7 @@ class StateStore:
     def _held(self, poller_name: str, lease_id: str) -> Lease:
         lease = self._leases.get(lease_id)
         if lease is None:
-            raise LostLeaseError(f"The lease '{lease_id}' of poller '{poller_name}' is not held by this store object.")
+            raise LostLeaseError(f"The lease '{lease_id}' of trigger '{poller_name}' is not held by this store object.")
         return lease
 
     def _declared_source(self) -> SourceDescriptor | None:

@@ -90,7 +90,7 @@ class PollRunner:
         checked_interval(heartbeat_interval_seconds, lease_ttl_seconds)
         if isinstance(state_store, StateStore):
             state_store.skew_margin(lease_ttl_seconds)
-        self._name = checked_name("The poller name", name)
+        self._name = checked_name("The trigger name", name)
         self._source = adapted(source)
         self._state_store = state_store
         self._normalizer = normalizer

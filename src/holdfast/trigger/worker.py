@@ -17,6 +17,7 @@ from ..state.lease import HeldLease
 from .runner import PollRunner
 
 _RELEASE_SECONDS = 1.0
+_LOOK_AROUND_SECONDS = 0.2
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
@@ -67,7 +68,8 @@ class TriggerWorker:
         ]
         for thread in threads:
             thread.start()
-        self._stop.wait()
+        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
+            pass  # a signal that another thread received is handled when this one wakes
         deadline = self._clock.monotonic() + self._drain_seconds
         for thread in threads:
             thread.join(timeout=max(0.0, deadline - self._clock.monotonic()))

@@ -96,7 +96,7 @@ class SqlDocumentStore:
         """Return the document with the database's time."""
         with _translated(self.engine), autocommit(self.engine) as connection:
             row = connection.execute(self._read, {"doc_name": checked_document_name(name)}).one_or_none()
-        return None if row is None else Snapshot(bytes(row[0]), ETag(row[1]), _aware(row[2]))
+        return None if row is None else Snapshot(_as_bytes(row[0]), ETag(row[1]), _aware(row[2]))
 
     def create(self, name: str, content: bytes) -> Written:
         """Insert the document; ``Conflict`` when it exists."""
@@ -194,6 +194,8 @@ def _state_error(engine: Engine, error: DBAPIError, writes: bool) -> StateStoreE
     if writes and error.connection_invalidated:
         return Ambiguous(f"The connection to {where} broke before a write was answered: {why}")
     if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
+        if "locked" in why:
+            return Unavailable(f"{where} is locked by another writer: {why}. It is tried again.")
         return Unavailable(f"{where} does not answer: {why}. Check that it runs and can be reached.")
     return StateStoreError(f"The state in {where} could not be used: {why}")
 
@@ -203,6 +205,11 @@ def _is_missing_table(error: DBAPIError) -> bool:
     return "holdfast_state" in said and any(
         hint in said for hint in ("no such table", "does not exist", "doesn't exist", "Invalid object name")
     )
+
+
+def _as_bytes(content: bytes | memoryview | str) -> bytes:
+    """Return the content, also when someone has put text there by hand: SQLite keeps whatever it is given."""
+    return content.encode() if isinstance(content, str) else bytes(content)
 
 
 def _aware(moment: Any) -> datetime:

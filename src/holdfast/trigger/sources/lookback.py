@@ -1,7 +1,9 @@
 """Re-reading a window behind the newest row, where no horizon is sound. Pure: what to read, what to drop, what to keep.
 
-Each pass starts ``lookback`` behind the newest delivered row and drops what was delivered before. What was delivered is
-remembered in the checkpoint, at most ``limit`` rows of it: when more fall into the window, the window becomes shorter
+Each pass starts ``lookback`` behind the row that was the newest when the pass before it began: whatever was written
+since then, and was not further behind than the window, is found. A pass drops what was delivered before, and ends after
+about as many new rows as there are in the window, so that under a steady load the next one begins. What was delivered
+is remembered in the checkpoint, at most ``limit`` rows of it: when more fall into the window, the window gets shorter
 (and the source says so), because remembering too little would deliver the same rows again on every pass.
 """
 
@@ -21,23 +23,30 @@ from ...core.values import from_json, to_json, to_text
 from .text_times import in_layout_of
 
 _HASH_DIGITS = 16
+_SHORTEST_PASS = 1000
 _DATE_LENGTH = len("2026-01-31")
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where a lookback trigger stands: the newest row, what was delivered near it, and how far this pass has read."""
+    """Where a lookback trigger stands: the newest row, what was delivered near it, and how far this pass has read.
+
+    ``base`` is the cursor value of the row that was the newest when the present pass (or, between passes, the last one)
+    began; ``room`` is how many more rows the present pass may deliver.
+    """
 
     newest: KeysetCursor | None = None
     position: KeysetCursor | None = None
     delivered: dict[str, object] = field(default_factory=dict)
     shortened_to: KeysetCursor | None = None
+    base: Any = None
+    room: int = 0
 
     def start_of_pass(self, lookback: timedelta | float) -> KeysetCursor | None:
         """Return where a new pass starts: at a value (no keys), behind a row (with keys), or None: at the beginning."""
-        if self.newest is None:
+        if self.base is None:
             return None
-        start: Any = shifted_back(self.newest.value, lookback)
+        start: Any = shifted_back(self.base, lookback)
         if self.shortened_to is not None and _order(self.shortened_to) > (start, ()):
             return self.shortened_to
         return KeysetCursor(start, ())
@@ -54,9 +63,15 @@ class Window:
         limit: int,
     ) -> Window:
         """Return the window once ``rows`` were delivered and the pass has read up to ``position``."""
+        base, room = self.base, self.room
+        if self.position is None:
+            base = rows[0].value if self.newest is None else self.newest.value
+            room = min(max(len(self.delivered), _SHORTEST_PASS), limit // 2)
+        room -= len(rows)
         newest = max([*rows, *([self.newest] if self.newest else [])], key=_order)
         delivered = {**self.delivered, **{identity(row): row.value for row in rows}}
-        moved = replace(self, newest=newest, position=position, delivered=delivered)
+        moved = replace(self, newest=newest, delivered=delivered, base=base, room=room)
+        moved = replace(moved, position=position if room > 0 else None)
         return _bounded(moved, newest, moved.start_of_pass(lookback), limit)
 
 
@@ -65,21 +80,24 @@ def _order(row: KeysetCursor) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _bounded(window: Window, newest: KeysetCursor, start: KeysetCursor | None, limit: int) -> Window:
-    """Return the window with at most ``limit`` delivered rows kept.
+    """Return the window with at most ``limit`` delivered rows kept: those that this pass or the next will meet again.
 
-    Where one cursor value alone has more, reading goes on behind the newest row: nothing before it is read again.
+    Where one cursor value alone has more, reading goes on behind the newest row: nothing before it is read again. A
+    pass that is behind what is kept ends, because it would take the others for new.
     """
-    edge: Any = None if start is None else start.value
+    edges: list[Any] = [row.value for row in (start, window.position) if row is not None]
     remembered: dict[str, Any] = window.delivered
-    kept = {key: value for key, value in remembered.items() if edge is None or value >= edge}
+    kept = {key: value for key, value in remembered.items() if not edges or value >= min(edges)}
     if len(kept) <= limit:
         return replace(window, delivered=kept)
     values = sorted(kept.values())
     cut = values[len(values) - limit - 1]
     newer = {key: value for key, value in kept.items() if value > cut}
-    if not newer:
-        return replace(window, delivered={}, shortened_to=newest)
-    return replace(window, delivered=newer, shortened_to=KeysetCursor(min(newer.values()), ()))
+    shortened_to = KeysetCursor(min(newer.values()), ()) if newer else newest
+    position = window.position
+    if position is not None and _order(position) < _order(shortened_to):
+        position = None
+    return replace(window, delivered=newer, shortened_to=shortened_to, position=position)
 
 
 def identity(row: KeysetCursor) -> str:
@@ -141,6 +159,8 @@ def to_checkpoint(window: Window) -> JsonObject:
         kept["position"] = window.position.to_json()
     if window.shortened_to is not None:
         kept["shortened_to"] = window.shortened_to.to_json()
+    if window.base is not None:
+        kept |= {"base": to_json(window.base), "room": window.room}
     return {"cursor": window.newest.to_json(), "lookback": kept}
 
 
@@ -154,11 +174,14 @@ def from_checkpoint(checkpoint: JsonObject, keyset: Callable[[object], KeysetCur
     kept = checkpoint.get("lookback") or {}
     try:
         edge = parse_cursor(kept.get("shortened_to"))
+        base = from_json(kept["base"]) if "base" in kept else None if newest is None else newest.value
         return Window(
             newest,
             keyset(kept.get("position")),
             {key: from_json(value) for key, value in kept.get("delivered", [])},
             edge if isinstance(edge, KeysetCursor) else None,
+            base,
+            int(kept.get("room", 0)),
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise SerializationError(
