@@ -28,7 +28,7 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "writes of the state: 1.00",
     ):
         assert line in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 3
+    assert len(json.loads(figures.read_text())["figures"]) == 4
 
 
 @pytest.mark.component("postgres18")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Engine
 
 from holdfast import DbConfig, DbReader, DbWriter, EngineProvider
@@ -22,6 +22,8 @@ class Database:
         self.engine = self.provider.get_engine(DbConfig(connection_url=url))
         self.outside: Engine = self._others.get_engine(DbConfig(connection_url=url))
         self.kind = self.engine.dialect.name
+        if self.kind == "sqlite":
+            event.listen(self.outside, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
 
     def execute(self, statement: str, **values: object) -> None:
         """Run a statement as somebody else, committed."""

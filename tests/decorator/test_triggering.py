@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -74,7 +75,7 @@ def test_an_async_handler_runs_on_the_callers_loop(orders: Database) -> None:
             seen.append((ids(events), asyncio.get_running_loop() is loop, threading.current_thread() is thread))
 
         place(orders, 1, 2)
-        assert asyncio.iscoroutinefunction(ship)
+        assert inspect.iscoroutinefunction(ship)
         await ship("tick")
         await ship(timer="tick")
 

@@ -212,10 +212,10 @@ class ServerTimeHorizon:
                 f'Run as a superuser: GRANT pg_read_all_stats TO "{role}"'
             )
         if unseen is not None or not is_tracked:
+            who = "This server" if unseen is None else f"The session of pid {unseen}"
             raise SourceConfigurationError(
-                f"Session {'settings' if unseen is None else unseen} have track_activities = off, so nobody sees when "
-                "a transaction began and a late commit could be skipped. Set track_activities = on for every role and "
-                "database, and reconnect."
+                f"{who} has track_activities = off, so nobody sees when a transaction began and a late commit could be "
+                "skipped. Set track_activities = on for every role and database, and reconnect."
             )
         prepared = frozenset((row[0], row[1]) for row in connection.execute(_PREPARED))
         is_held = pid is not None and age >= _WORTH_TELLING_SECONDS
