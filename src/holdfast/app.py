@@ -268,7 +268,14 @@ class Holdfast:
 
     def pending_migrations(self) -> list[str]:
         """Return the migrations that were not applied yet."""
-        return pending(self.engine, MIGRATIONS) if self._documents is None else []
+        if self._documents is not None:
+            return []
+        path = self.engine.url.database
+        if self.engine.dialect.name == "sqlite" and path and not path.startswith("file:") and not os.path.exists(path):
+            raise ConfigurationError(
+                f"There is no SQLite file '{path}'. Check the path, or create it with 'holdfast migrate'."
+            )
+        return pending(self.engine, MIGRATIONS)
 
     def validate(self) -> None:
         """Check every declared trigger against its database and its stored state, and that Holdfast's tables are there.

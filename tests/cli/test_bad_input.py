@@ -28,7 +28,7 @@ def assert_refused_unchanged(shop: Shop, code: int, *parts: str, command: tuple[
         ("not a url", 2, "cannot be parsed"),
         ("sqlite://", 2, "in-memory"),
         ("nosuchdb://host/shop", 2, "is not a database Holdfast knows"),
-        ("sqlite:////nowhere/at/all/shop.db", 1, "cannot be used"),
+        ("sqlite:////nowhere/at/all/shop.db", 2, "There is no SQLite file"),
         ("postgresql://app:s3cret@127.0.0.1:1/shop", 1, "does not answer"),
         ("mysql://app:s3cret@127.0.0.1:1/shop", 1, "does not answer"),
         ("postgresql+psycopg2://app:s3cret@127.0.0.1/shop", 2, "pip install psycopg2"),

@@ -179,13 +179,14 @@ class DbWriter(TableBinding):
         verb: str,
         rows: Sequence[RowData],
         build: Callable[[Table], Executable],
-        as_parameters: Callable[[Table, Sequence[RowData]], Sequence[RowData]] = lambda _, rows: rows,
+        as_parameters: Callable[[Table, Sequence[RowData]], list[RowData]] = lambda _, rows: list(rows),
         *,
         checks_columns: bool = True,
     ) -> None:
         if not rows:
             return
         self._require_open()
+        _require_dicts(rows)
         _require_same_columns(verb, rows)
 
         def write(table: Table) -> None:
@@ -289,6 +290,14 @@ def _by_key(table: Table) -> list[Any]:
 def _with_key_names(table: Table, rows: Sequence[RowData]) -> list[RowData]:
     names = _key_names(table)
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def _require_dicts(rows: object) -> None:
+    if not isinstance(rows, (list, tuple)):
+        raise ConfigurationError(f"A batch must be a list of dicts, not {type(rows).__name__}. Nothing was written.")
+    for row in rows:
+        if not isinstance(row, dict):
+            raise ConfigurationError(f"A row must be a dict, not {type(row).__name__}. Nothing was written.")
 
 
 def _require_same_columns(verb: str, rows: Sequence[RowData]) -> None:

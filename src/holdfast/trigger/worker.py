@@ -5,6 +5,7 @@ One thread per trigger. An error never ends a trigger: it is logged, and the tri
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from ..core.retry import RetryPolicy
 from ..state.lease import HeldLease
 from .runner import PollRunner
 
+_log = logging.getLogger("holdfast.trigger")
 _RELEASE_SECONDS = 1.0
 _LOOK_AROUND_SECONDS = 0.2
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
@@ -86,12 +88,15 @@ class TriggerWorker:
 
     def _keep_running(self, trigger: WorkerTrigger) -> None:
         failures_in_a_row = 0
+        is_standing_by = False
         while not self._stop.is_set():
             delivered = _Delivered()
             try:
                 self._run_leased(trigger, delivered)
-            except LeaseConflictError:
-                failures_in_a_row = 0
+            except LeaseConflictError as held:
+                if not is_standing_by:
+                    _log.info("Trigger '%s' stands by. %s", trigger.runner.name, held)
+                failures_in_a_row, is_standing_by = 0, True
                 self._clock.wait(self._stop, trigger.poll_seconds)
             except BaseException:  # logged by the runner's telemetry; a trigger outlives every error
                 failures_in_a_row = 0 if delivered.batches else failures_in_a_row + 1
@@ -99,6 +104,7 @@ class TriggerWorker:
 
     def _run_leased(self, trigger: WorkerTrigger, delivered: _Delivered) -> None:
         with trigger.runner.leased() as lease, self._remembered(trigger.runner.name, lease):
+            _log.info("Trigger '%s' holds its lease with token %d", trigger.runner.name, lease.fencing_token)
             while not self._stop.is_set() and not lease.lost.is_set():
                 outcome = trigger.runner.process_batch(lease)
                 delivered.batches += bool(outcome.delivered)
