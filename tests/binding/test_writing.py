@@ -205,6 +205,11 @@ def test_rows_with_different_columns_are_refused_before_anything_is_written(stoc
     assert sent == []
 
 
+def test_a_tuple_of_rows_is_a_batch_too(stock: Database) -> None:
+    stock.writer("stock").insert_many(rows=tuple(_batch(3)))  # type: ignore[arg-type]  # harmless
+    assert stock.value("SELECT count(*) FROM stock WHERE shop >= 1000") == 3
+
+
 def test_the_order_of_columns_does_not_matter(stock: Database) -> None:
     stock.writer("stock").insert_many(
         rows=[{"shop": 8, "item": "a", "amount": 1}, {"amount": 2, "item": "b", "shop": 8}]
@@ -226,6 +231,11 @@ BAD: dict[str, tuple[Callable[[DbWriter], None], str]] = {
     ),
     "several unknown columns": (lambda writer: writer.insert(data={"b": 1, "a": 1}), r"no column\(s\) 'b', 'a'"),
     "a column that is no text": (lambda writer: writer.insert(data={1: 2}), r"no column\(s\) 1"),  # type: ignore[dict-item]  # what a caller without types may do
+    "insert of what is no row": (lambda writer: writer.insert(data=[1]), "A row must be a dict, not list"),  # type: ignore[arg-type]  # see above
+    "insert of what is no batch": (
+        lambda writer: writer.insert_many(rows={"shop": 1}),  # type: ignore[arg-type]  # see above
+        "must be a list of dicts, not dict",
+    ),
     "insert of no column": (lambda writer: writer.insert(data={}), "data must not be empty"),
     "update of an unknown column": (
         lambda writer: writer.update(data={"color": 1}, pk={"shop": 1, "item": "nut"}),

@@ -152,9 +152,6 @@ def test_with_inject_writer_a_transaction_can_be_had(orders: Database, trigger_i
 def test_an_async_handler_awaits_its_transaction_which_commits_with_the_checkpoint(
     orders: Database, request: pytest.FixtureRequest
 ) -> None:
-    if orders.kind == "mysql":
-        reason = "hf.state has an engine that always autocommits, and the handler's transaction is opened on it"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     app, state = state_in(orders)
     tries: list[int] = []
 

@@ -151,6 +151,8 @@ def writing(engine: Engine) -> Connection:
     connection = engine.connect()
     if engine.dialect.name == "sqlite":
         return connection.execution_options(holdfast_begin="immediate")
+    if engine.get_execution_options().get(_ALWAYS_AUTOCOMMIT):  # here a transaction is wanted after all
+        return connection.execution_options(isolation_level=engine.dialect.default_isolation_level)
     return connection
 
 

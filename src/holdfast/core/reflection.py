@@ -1,11 +1,9 @@
-"""Tables as the database has them, looked up once per engine and looked up again when they turn out to be stale."""
+"""Tables as the database has them, with types that SQLAlchemy does not know."""
 
 from __future__ import annotations
 
-import threading
 import warnings
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import MetaData, Table, cast, inspect, text
 from sqlalchemy.engine import Engine
@@ -77,24 +75,3 @@ def _name_unknown_types(engine: Engine, table: Table) -> None:
         names = {row[0]: row[1] for row in connection.execute(_POSTGRES_TYPE_NAMES, {"relation": relation})}
     for column in unknown:
         column.type = NamedType(names[column.name])
-
-
-class TableCache:
-    """Reflected tables by engine. Safe between threads; an engine that is gone takes its tables with it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tables: WeakKeyDictionary[Engine, dict[tuple[str | None, str], Table]] = WeakKeyDictionary()
-
-    def get(self, engine: Engine, table: str, schema: str | None, error_class: type[DbError]) -> Table:
-        """Return the table, looking it up when it is not known yet."""
-        with self._lock:
-            known = self._tables.setdefault(engine, {})
-            if (schema, table) not in known:
-                known[schema, table] = reflect_table(engine, table, schema, error_class)
-            return known[schema, table]
-
-    def forget(self, engine: Engine, table: str, schema: str | None) -> None:
-        """Look the table up again next time."""
-        with self._lock:
-            self._tables.get(engine, {}).pop((schema, table), None)

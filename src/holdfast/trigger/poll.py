@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 from ..core.normalizer import EventNormalizer, make_normalizer
@@ -62,8 +64,13 @@ class PollTrigger:
     async def run_async(self, *, timer: object, handler: Callable[..., Any]) -> int:
         """Do what ``run`` does without blocking the event loop; an async handler runs on this loop."""
         del timer
-        runner = PollRunner(handler=handler, loop=asyncio.get_running_loop(), **self._settings)
-        return await asyncio.to_thread(runner.tick)
+        loop = asyncio.get_running_loop()
+        runner = PollRunner(handler=handler, loop=loop, **self._settings)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-tick")  # the loop's own threads serve the handler
+        try:
+            return await loop.run_in_executor(thread, copy_context().run, runner.tick)
+        finally:
+            thread.shutdown(wait=False)
 
 
 def _unused(events: object) -> None:
