@@ -322,7 +322,7 @@ def last_page(url: str, keys: list[str], database: str, **placed: object) -> tup
     with engine.begin() as connection:
         for statement in TABLES[database]:
             connection.execute(text(statement.format(rows=ROWS, **placed).replace(":", "\\:")))
-        connection.execute(text(f"CREATE INDEX items_changed ON items (changed, {', '.join(keys)})"))
+        connection.execute(text(f"CREATE UNIQUE INDEX items_changed ON items (changed, {', '.join(keys)})"))
     found = source.fetch_changes({}, READ)
     assert found.next_checkpoint is not None
     seen: list[tuple[str, Any]] = []
