@@ -179,8 +179,10 @@ def test_without_a_choice_such_a_time_is_read_with_a_warning(
 ) -> None:
     url = request.getfixturevalue(database)
     facts_of(url, CLIENT_SIDE[database])
-    with create_engine(url).begin() as connection:
+    engine = create_engine(url)
+    with engine.begin() as connection:
         connection.execute(text("INSERT INTO items (id, changed) VALUES (1, '2026-01-01 00:00:00')"))
+    engine.dispose()
     with caplog.at_level(logging.WARNING):
         found = source_of(url, None).fetch_changes({}, 10)
     assert [row["id"] for row in found.records] == [1]
