@@ -17,9 +17,10 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
 
-from holdfast import DbConfig, EngineProvider, SqlAlchemySource
+from holdfast import DbConfig, EngineProvider, RowChange, SqlAlchemySource
 from holdfast.core.cursor import KeysetCursor, parse_cursor
 from holdfast.core.errors import CursorSerializationError
+from holdfast.core.events import RowBatch
 from holdfast.core.types import JsonObject
 from holdfast.core.values import from_json, to_json
 
@@ -180,33 +181,38 @@ class Rows:
         )
 
 
-def delivered(source: SqlAlchemySource, most: int) -> list[dict[str, object]]:
-    """Return every row the source delivers, in batches whose checkpoints go through JSON."""
+def delivered(source: SqlAlchemySource, most: int) -> list[RowChange]:
+    """Return every event the source delivers, in batches whose checkpoints go through JSON."""
     checkpoint: JsonObject = {}
-    rows: list[dict[str, object]] = []
-    while len(rows) <= most:
+    events: list[RowChange] = []
+    while len(events) <= most:
         found = source.fetch_changes(json.loads(json.dumps(checkpoint)), BATCH_SIZE)
-        rows += [dict(row) for row in found.records]
+        if isinstance(found.records, RowBatch):
+            events += found.records.events()
         if found.next_checkpoint is None:
             break
         checkpoint = found.next_checkpoint
-    return rows
+    return events
+
+
+def ids_of(events: list[RowChange]) -> list[object]:
+    return [event.after["id"] for event in events if event.after]
 
 
 def as_the_cursor(rows: Rows, values: list[Any]) -> None:
     rows.fill("items", "id", values)
     expected = rows.in_order("SELECT id FROM items ORDER BY v, id")
-    assert [row["id"] for row in delivered(rows.by_cursor, len(expected))] == expected
+    assert ids_of(delivered(rows.by_cursor, len(expected))) == expected
     if rows.column.is_known_in_queries:
-        assert [row["id"] for row in delivered(rows.by_query, len(expected))] == expected
+        assert ids_of(delivered(rows.by_query, len(expected))) == expected
 
 
 def as_the_key(rows: Rows, values: list[Any]) -> None:
     rows.fill("keyed", "n", values)
     [expected] = rows.in_order("SELECT COUNT(*) FROM keyed")
-    found = delivered(rows.by_key, len(values))
-    assert len(found) == expected
-    assert len({(row["n"], str(row["v"])) for row in found}) == expected
+    events = delivered(rows.by_key, len(values))
+    assert len(events) == expected
+    assert len({event.event_id for event in events}) == expected
 
 
 def check(url: str, column: ColumnType, chosen: settings) -> None:

@@ -15,11 +15,10 @@ from sqlalchemy.exc import OperationalError
 
 from holdfast import SqlAlchemySource
 from holdfast.core.errors import MissingGrantError, SourceConfigurationError
-from holdfast.trigger.sources import statement
-from holdfast.trigger.sources.horizons import base, mysql, ticks
+from holdfast.trigger.sources.horizons import mysql, ticks
 from tests.components.mariadb import MariadbServer
 from tests.components.processes import wait_until
-from tests.trigger.late_commits import kinds, scenarios
+from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller
 from tests.trigger.late_commits.kinds import CursorKind
 
@@ -310,23 +309,6 @@ def do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mysql, "floor_to_precision", lambda moment, digits: moment)
 
 
-def read_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = statement.KeysetQuery._conditions
-
-    def inclusive(query: statement.KeysetQuery, has_cursor: bool, has_bound: bool, is_from: bool) -> list[object]:
-        bound = [query.cursor <= query._bind(statement.BOUND_PARAM, query.cursor)] if has_bound else []
-        return [*strict(query, has_cursor, False, is_from), *bound]
-
-    monkeypatch.setattr(statement.KeysetQuery, "_conditions", inclusive)
-
-
-def do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    def learn(barrier: base.Barrier[object, tuple[object]], position: object, listing: object) -> None:
-        barrier._bound = position
-
-    monkeypatch.setattr(base.Barrier, "_learn", learn)
-
-
 @pytest.mark.parametrize(
     ("kind", "plant", "scenario"),
     [
@@ -334,10 +316,10 @@ def do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         (kinds.MY_TIMESTAMP, ignore_statements, statement_before_its_transaction),
         (kinds.MY_TIMESTAMP, trust_any_copy, late_commit_unseen_in_the_copy),
         (kinds.MY_IDENTITY, trust_any_copy, late_commit_unseen_in_the_copy),
-        (kinds.MY_TIMESTAMP, do_not_wait, scenarios.update_that_waited),
-        (kinds.MY_IDENTITY, do_not_wait, scenarios.late_commit),
+        (kinds.MY_TIMESTAMP, plants.do_not_wait, scenarios.update_that_waited),
+        (kinds.MY_IDENTITY, plants.do_not_wait, scenarios.late_commit),
         (kinds.MY_DATETIME_0, do_not_round, scenarios.lower_key_in_the_same_tick),
-        (kinds.MY_DATETIME_0, read_up_to_the_bound, scenarios.lower_key_in_the_same_tick),
+        (kinds.MY_DATETIME_0, plants.read_up_to_the_bound, scenarios.lower_key_in_the_same_tick),
     ],
     ids=lambda given: getattr(given, "__name__", str(given)),
 )

@@ -14,11 +14,10 @@ from sqlalchemy.exc import OperationalError
 
 from holdfast import SqlAlchemySource
 from holdfast.core.errors import MissingGrantError, SourceConfigurationError
-from holdfast.trigger.sources import statement
-from holdfast.trigger.sources.horizons import base, postgres, ticks
+from holdfast.trigger.sources.horizons import postgres, ticks
 from tests.components.postgres import PostgresServer
 from tests.components.processes import wait_until
-from tests.trigger.late_commits import kinds, scenarios
+from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller
 from tests.trigger.late_commits.kinds import CursorKind
 
@@ -181,23 +180,6 @@ def do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "floor_to_precision", lambda moment, digits: moment)
 
 
-def read_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = statement.KeysetQuery._conditions
-
-    def inclusive(query: statement.KeysetQuery, has_cursor: bool, has_bound: bool, is_from: bool) -> list[object]:
-        bound = [query.cursor <= query._bind(statement.BOUND_PARAM, query.cursor)] if has_bound else []
-        return [*strict(query, has_cursor, False, is_from), *bound]
-
-    monkeypatch.setattr(statement.KeysetQuery, "_conditions", inclusive)
-
-
-def do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    def learn(barrier: base.Barrier[object, tuple[object]], position: object, listing: object) -> None:
-        barrier._bound = position
-
-    monkeypatch.setattr(base.Barrier, "_learn", learn)
-
-
 def ignore_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_OLDEST_TRANSACTION", text(f"{postgres._OLDEST_TRANSACTION} AND false"))
 
@@ -212,10 +194,10 @@ def read_past_the_oldest_xid(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (kinds.PG_TIMESTAMPTZ, ignore_prepared, late_prepared_commit),
         (kinds.PG_IDENTITY, ignore_prepared, late_prepared_commit),
-        (kinds.PG_IDENTITY, do_not_wait, scenarios.late_commit),
+        (kinds.PG_IDENTITY, plants.do_not_wait, scenarios.late_commit),
         (kinds.PG_TIMESTAMPTZ, ignore_sessions, scenarios.late_commit),
         (kinds.PG_TIMESTAMPTZ_0, do_not_round, scenarios.lower_key_in_the_same_tick),
-        (kinds.PG_TIMESTAMPTZ_0, read_up_to_the_bound, scenarios.lower_key_in_the_same_tick),
+        (kinds.PG_TIMESTAMPTZ_0, plants.read_up_to_the_bound, scenarios.lower_key_in_the_same_tick),
         (kinds.PG_XID8, read_past_the_oldest_xid, scenarios.late_commit),
     ],
     ids=lambda given: getattr(given, "__name__", str(given)),

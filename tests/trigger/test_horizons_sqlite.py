@@ -11,10 +11,9 @@ import pytest
 
 from holdfast import SqlAlchemySource
 from holdfast.core.errors import SourceConfigurationError
-from holdfast.trigger.sources import statement
 from holdfast.trigger.sources.horizons import sqlite
 from holdfast.trigger.sources.horizons.base import Reading
-from tests.trigger.late_commits import kinds, scenarios
+from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller
 from tests.trigger.late_commits.kinds import CursorKind
 
@@ -97,23 +96,13 @@ def do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "_time_expression", lambda facts: "strftime('%Y-%m-%d %H:%M:%f', 'now')")
 
 
-def read_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = statement.KeysetQuery._conditions
-
-    def inclusive(query: statement.KeysetQuery, has_cursor: bool, has_bound: bool, is_from: bool) -> list[object]:
-        bound = [query.cursor <= query._bind(statement.BOUND_PARAM, query.cursor)] if has_bound else []
-        return [*strict(query, has_cursor, False, is_from), *bound]
-
-    monkeypatch.setattr(statement.KeysetQuery, "_conditions", inclusive)
-
-
 @on_seconds
 @pytest.mark.parametrize(
     ("plant", "scenario"),
     [
         (do_not_wait_for_the_writer, writer_across_the_tick),
         (do_not_round, scenarios.lower_key_in_the_same_tick),
-        (read_up_to_the_bound, scenarios.lower_key_in_the_same_tick),
+        (plants.read_up_to_the_bound, scenarios.lower_key_in_the_same_tick),
     ],
     ids=lambda given: getattr(given, "__name__", str(given)),
 )

@@ -17,6 +17,9 @@
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
     │   ├── FingerprintMismatchError  the state belongs to another source definition
     │   └── UnreadableStateError      the document is corrupt or from a newer version
+    ├── JobError                      a job could not be added, changed or run
+    │   ├── InvalidTransition         a report came too late: the claim is no longer the reporter's
+    │   └── PayloadError              the payload is not JSON, too large, or does not fit the handler
     └── PollerError                   a step of a trigger's tick failed
         ├── LeaseAcquireError         the lease could not be asked for
         ├── SourceConfigurationError  the source definition is wrong; a retry cannot help
@@ -91,6 +94,18 @@ class FingerprintMismatchError(StateStoreError):
 
 class UnreadableStateError(StateStoreError):
     """The state document is corrupt, or was written by a newer version."""
+
+
+class JobError(DbError):
+    """A job could not be added, changed or run."""
+
+
+class InvalidTransition(JobError):  # noqa: N818 - the name is the vocabulary of the design
+    """A report came too late: the claim is no longer the reporter's. Nothing was changed."""
+
+
+class PayloadError(JobError):
+    """A payload is not JSON, is too large, or does not fit the handler. Nothing was enqueued."""
 
 
 class PollerError(DbError):

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from sqlalchemy import MetaData, Table, cast, inspect, text
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import NoSuchTableError, SAWarning
 from sqlalchemy.types import NullType, UserDefinedType
@@ -50,7 +51,15 @@ def reflect_table(engine: Engine, table: str, schema: str | None, error_class: t
         raise error_class(missing_table_message(engine, table, schema)) from error
     if engine.dialect.name == "postgresql":
         _name_unknown_types(engine, reflected)
+    _keep_floats_exact(reflected)
     return reflected
+
+
+def _keep_floats_exact(table: Table) -> None:
+    """Hand out MySQL's binary numbers as floats: SQLAlchemy would round them to decimals of ten places."""
+    for column in table.columns:
+        if isinstance(column.type, (mysql.DOUBLE, mysql.REAL)) and column.type.scale is None:
+            column.type.asdecimal = False
 
 
 def missing_table_message(engine: Engine, table: str, schema: str | None) -> str:

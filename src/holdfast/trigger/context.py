@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ..core.handler_transaction import AsyncTransaction, HandlerTransaction
 from ..core.types import JsonValue
-from .transaction import AsyncTransaction, HandlerTransaction, no_transaction
+from .transaction import no_transaction
 
 
 def _no_heartbeat(progress: JsonValue) -> None:

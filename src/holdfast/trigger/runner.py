@@ -28,6 +28,7 @@ from ..core.errors import (
     SerializationError,
 )
 from ..core.events import RowChange
+from ..core.handler_transaction import AsyncTransaction
 from ..core.names import checked_name
 from ..core.normalizer import EventNormalizer, normalize
 from ..core.retry import RetryPolicy
@@ -41,7 +42,7 @@ from .context import PollContext
 from .invoke import HandlerInvoker
 from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted, checkpoint_after
 from .telemetry import BatchTrace, TriggerTelemetry
-from .transaction import AsyncTransaction, HandlerTransaction, transaction_factory
+from .transaction import DeliveryTransaction, transaction_factory
 
 _RELEASE_SECONDS = 5.0
 
@@ -243,7 +244,7 @@ class PollRunner:
         self,
         trace: BatchTrace,
         lease: HeldLease,
-        transaction: HandlerTransaction | None,
+        transaction: DeliveryTransaction | None,
         tick_started_at: datetime,
     ) -> PollContext:
         is_async = self._invoker.is_async and transaction is not None
@@ -274,7 +275,7 @@ class PollRunner:
                 raise HandlerError(f"{message}: {type(error).__name__}: {error}") from error
         self._require_held(lease)
 
-    def _commit(self, trace: BatchTrace, lease: HeldLease, transaction: HandlerTransaction | None) -> None:
+    def _commit(self, trace: BatchTrace, lease: HeldLease, transaction: DeliveryTransaction | None) -> None:
         message = f"The checkpoint of '{self._name}' could not be recorded"
         joined = transaction if transaction is not None and transaction.is_used else None
         with self._telemetry.step(trace, "commit", CommitError, message):

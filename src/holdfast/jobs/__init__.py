@@ -1,0 +1,1 @@
+"""Background jobs: a queue whose claim is the lease, fenced by owner and attempt."""

@@ -1,0 +1,76 @@
+"""How many jobs of a limited topic may start now: pure arithmetic on what runs and on token buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .model import TopicLimits
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A rate's tokens: up to ``count`` of them, coming back evenly over ``seconds``."""
+
+    count: int
+    seconds: float
+    tokens: float
+
+    @classmethod
+    def full(cls, count: int, seconds: float) -> Bucket:
+        """Return a bucket nobody has drawn from."""
+        return cls(count, seconds, float(count))
+
+    @classmethod
+    def refilled(cls, count: int, seconds: float, tokens: float, age_seconds: float) -> Bucket:
+        """Return a bucket that held ``tokens`` some time ago; time that went backwards refills nothing."""
+        return cls(count, seconds, min(float(count), tokens + max(0.0, age_seconds) * count / seconds))
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether nothing need be remembered about it."""
+        return self.tokens >= self.count
+
+
+@dataclass(slots=True)
+class Room:
+    """What a topic has room for. Draw from it as jobs are picked."""
+
+    limits: TopicLimits
+    running: Mapping[str | None, int]
+    buckets: dict[str, Bucket] = field(default_factory=dict)
+
+    def free(self, capacity: int) -> int:
+        """Return how many jobs of the topic may start, at most ``capacity``."""
+        if self.limits.max_running is not None:
+            capacity = min(capacity, self.limits.max_running - sum(self.running.values()))
+        if self.limits.rate_count is not None:
+            capacity = min(capacity, math.floor(self._bucket("").tokens))
+        return max(0, capacity)
+
+    def free_of_key(self, key: str, capacity: int) -> int:
+        """Return how many jobs of a key may start, at most ``capacity``."""
+        if self.limits.max_running_per_key is not None:
+            capacity = min(capacity, self.limits.max_running_per_key - self.running.get(key, 0))
+        if self.limits.rate_count_per_key is not None and key:
+            capacity = min(capacity, math.floor(self._bucket(key).tokens))
+        return max(0, capacity)
+
+    def draw(self, key: str | None) -> None:
+        """Note that a job starts."""
+        if self.limits.rate_count is not None:
+            self._bucket("").tokens -= 1
+        if self.limits.rate_count_per_key is not None and key:
+            self._bucket(key).tokens -= 1
+
+    def _bucket(self, key: str) -> Bucket:
+        if key not in self.buckets:
+            self.buckets[key] = Bucket.full(*self.rate_of(key))
+        return self.buckets[key]
+
+    def rate_of(self, key: str) -> tuple[int, float]:
+        """Return count and seconds of the rate a bucket is for."""
+        if key:
+            return self.limits.rate_count_per_key or 1, self.limits.rate_seconds_per_key or 1.0
+        return self.limits.rate_count or 1, self.limits.rate_seconds or 1.0

@@ -1,0 +1,179 @@
+"""The values that travel between queue, store and worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, NewType
+
+JobId = NewType("JobId", int)
+WorkerId = NewType("WorkerId", str)
+Attempt = NewType("Attempt", int)
+
+
+class JobStatus(StrEnum):
+    """Where a job stands. Jobs that succeeded leave the queue and stand in the history."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class Claim(NamedTuple):
+    """The token of one claim: only who shows it may change the job. A tuple, because workers hold thousands."""
+
+    id: JobId
+    attempt: Attempt
+
+
+class ClaimedJob(NamedTuple):
+    """A job as a worker gets it, its columns in the order of the claim statements."""
+
+    id: JobId
+    topic: str
+    operation: str
+    payload: str
+    attempt: Attempt
+    failures: int
+    max_attempts: int | None
+    priority: int
+    lease_seconds: float
+    named_correlation_id: str | None
+    instance_id: str | None
+    unique_seconds: float | None
+    limit_key: str | None
+    tags: str | None
+    run_at: datetime | None
+    created_at: datetime
+
+    @property
+    def claim(self) -> Claim:
+        """Return the token to report with."""
+        return Claim(self.id, self.attempt)
+
+    @property
+    def item_id(self) -> str:
+        """Return the name of the job in history and dead letters."""
+        return item_id(self.id)
+
+    @property
+    def correlation_id(self) -> str:
+        """Return the id that ties together what belongs to one piece of business."""
+        return self.named_correlation_id or item_id(self.id)
+
+
+def item_id(job_id: JobId) -> str:
+    """Return the name of a job in history and dead letters."""
+    return f"job-{job_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be added. ``payload`` is JSON."""
+
+    topic: str
+    operation: str
+    payload: str
+    priority: int = 0
+    limit_key: str | None = None
+    max_attempts: int | None = 5
+    retry_base_seconds: float = 1.0
+    retry_max_seconds: float = 3600.0
+    lease_seconds: float = 30.0
+    run_at: datetime | None = None
+    unique_key: str | None = None
+    unique_seconds: float | None = None
+    correlation_id: str | None = None
+    instance_id: str | None = None
+    tags: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What became of a job that was handed in: ``is_new`` is False when its unique key was taken by ``id``."""
+
+    id: JobId
+    correlation_id: str
+    is_new: bool = True
+
+
+class Success(NamedTuple):
+    """A report: the handler returned."""
+
+    claim: Claim
+    duration_ms: int
+    output: str | None = None
+    keeps_key: bool = False
+
+
+class Failure(NamedTuple):
+    """A report: the handler failed. ``is_final`` sends the job to the dead letters at once, uncounted."""
+
+    claim: Claim
+    duration_ms: int
+    error: str
+    retry_seconds: float | None = None
+    is_final: bool = False
+
+
+class PutBack(NamedTuple):
+    """A report: the job is to be run later or by someone else, and this was not a failure."""
+
+    claim: Claim
+    seconds: float = 0.0
+    reason: str | None = None
+
+
+class Stopped(NamedTuple):
+    """A report: the handler stopped because the job was cancelled."""
+
+    claim: Claim
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """How many jobs of a topic, and of each of its keys, may run at once and start per time."""
+
+    max_running: int | None = None
+    max_running_per_key: int | None = None
+    rate_count: int | None = None
+    rate_seconds: float | None = None
+    rate_count_per_key: int | None = None
+    rate_seconds_per_key: float | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether there is any limit at all."""
+        return any((self.max_running, self.max_running_per_key, self.rate_count, self.rate_count_per_key))
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that was declared, limited or paused."""
+
+    name: str
+    is_paused: bool
+    limits: TopicLimits
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """How many jobs of a topic are in each status."""
+
+    topic: str
+    jobs: dict[JobStatus, int] = field(default_factory=dict)
+    oldest_ready_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job as people see it: every column, and when it was read by the database's clock."""
+
+    id: JobId
+    status: JobStatus
+    columns: dict[str, Any]

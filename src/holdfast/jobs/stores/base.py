@@ -1,0 +1,412 @@
+"""What the queue does, in terms of named statements. The dialects differ in how a statement gets its batch.
+
+Every change of a running job carries the claim (id, worker, attempt) and tells which claims were still good: a stale
+one changes nothing [FENCE-2]. Times are the database's.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy.engine import Connection, Engine
+
+from ...core.engine import writing
+from ...core.errors import JobError
+from ..limits import Bucket, Room
+from ..model import (
+    Attempt,
+    Claim,
+    ClaimedJob,
+    Enqueued,
+    Failure,
+    JobId,
+    JobStatus,
+    JobView,
+    NewJob,
+    PutBack,
+    Stopped,
+    Success,
+    Topic,
+    TopicLimits,
+    TopicStats,
+    WorkerId,
+    item_id,
+)
+from ..statements import statement
+from .answers import translated
+
+_MOST_KEYS_PER_CLAIM = 200
+Row = Sequence[Any]
+Batch = Mapping[str, Sequence[object]]
+
+
+class SqlJobStore(abc.ABC):
+    """The queue in a SQL database.
+
+    Args:
+        engine: where the tables are.
+        ahead_seconds: how far ahead of the database's clock the statements are told it is; for tests that step time.
+    """
+
+    dialect: ClassVar[str]
+    notifies: ClassVar[bool] = False
+
+    def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        self.engine = engine
+        self._ahead_seconds = ahead_seconds
+        self._last_keys: dict[str, str] = {}
+
+    # How the dialects differ
+
+    @abc.abstractmethod
+    def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+        """Run a set-based change as one transaction of its own, and return its rows."""
+
+    @abc.abstractmethod
+    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> list[Row]:
+        """Run a set-based change inside the caller's transaction, and return its rows."""
+
+    @abc.abstractmethod
+    def _insert_many(self, connection: Connection, jobs: Sequence[NewJob]) -> int:
+        """Add jobs that have no unique keys, as fast as the database can; return how many."""
+
+    @abc.abstractmethod
+    def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+        """Claim from topics that are neither paused nor limited."""
+
+    def _announce(self, connection: Connection, topics: Iterable[str]) -> None:  # noqa: B027 - polling needs nothing
+        """Wake the workers of these topics when the transaction commits; elsewhere they poll."""
+
+    # Adding
+
+    def enqueue(self, job: NewJob, connection: Connection | None = None) -> Enqueued:
+        """Add one job, in the caller's transaction when there is one. A taken unique key adds nothing."""
+        with self._writing(connection) as open_connection:
+            return self._enqueue_on(open_connection, job)
+
+    def _enqueue_on(self, connection: Connection, job: NewJob) -> Enqueued:
+        if job.limit_key is not None:
+            self._run(connection, "note_keys", topic=job.topic)
+        if job.unique_key is not None:
+            self._run(connection, "free_key", topic=job.topic, unique_key=job.unique_key)
+        added = self._insert_one(connection, job)
+        if added is None:
+            return self._taken(connection, job)
+        self._announce(connection, [job.topic])
+        return Enqueued(added, job.correlation_id or item_id(added))
+
+    def _insert_one(self, connection: Connection, job: NewJob) -> JobId | None:
+        rows = self._run(connection, "enqueue", **self._columns(job))
+        return JobId(rows[0][0]) if rows else None
+
+    def _taken(self, connection: Connection, job: NewJob) -> Enqueued:
+        holder = self._run(connection, "holder", topic=job.topic, unique_key=job.unique_key)
+        holder_id = JobId(holder[0][0]) if holder else JobId(0)
+        return Enqueued(holder_id, job.correlation_id or item_id(holder_id), is_new=False)
+
+    def enqueue_many(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> int:
+        """Add many jobs in one transaction; return how many were new."""
+        plain = [job for job in jobs if job.unique_key is None]
+        unique = [job for job in jobs if job.unique_key is not None]
+        with self._writing(connection) as open_connection:
+            for topic in sorted({job.topic for job in plain if job.limit_key is not None}):
+                self._run(open_connection, "note_keys", topic=topic)
+            added = self._insert_many(open_connection, plain) if plain else 0
+            added += sum(self._enqueue_on(open_connection, job).is_new for job in unique)
+            self._announce(open_connection, sorted({job.topic for job in plain}))
+            return added
+
+    def _columns(self, job: NewJob) -> dict[str, object]:
+        columns = asdict(job)
+        columns["run_at"] = self._moment(job.run_at)
+        return columns
+
+    # Claiming
+
+    def claim(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+        """Claim up to ``capacity`` jobs of the topics, those earlier in the list first."""
+        if capacity < 1 or not topics:
+            return []
+        return self._claim_unlimited(worker, topics, capacity)
+
+    def claim_limited(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+        """Claim from a limited topic, one worker at a time, so that its limits are exact [LIMIT-1]."""
+        with self._writing(None) as connection:
+            found = self._run(connection, "lock_topic", topic=topic)
+            if not found:
+                return []
+            room = self._room(connection, topic, TopicLimits(**_named_limits(found[0])))
+            picked = self._pick(connection, topic, room, room.free(capacity))
+            if not picked:
+                return []
+            for key in picked.values():
+                room.draw(key)
+            self._save_buckets(connection, topic, room)
+            rows = self._change_on(connection, "claim_ids", {"ids": sorted(picked)}, worker=worker)
+        return self._claimed(rows)
+
+    def _room(self, connection: Connection, topic: str, limits: TopicLimits) -> Room:
+        running = {row[0]: row[1] for row in self._run(connection, "running_by_key", topic=topic)}
+        room = Room(limits, running)
+        for key, tokens, age_seconds in self._run(connection, "rate_buckets", topic=topic):
+            room.buckets[key] = Bucket.refilled(*room.rate_of(key), tokens, age_seconds)
+        return room
+
+    def _pick(self, connection: Connection, topic: str, room: Room, capacity: int) -> dict[int, str | None]:
+        if capacity < 1:
+            return {}
+        picked = self._pick_by_key(connection, topic, room, capacity)
+        if len(picked) < capacity:
+            free = capacity - len(picked)
+            rows = self._run(connection, "ready_without_key", topic=topic, capacity=free)
+            picked.update((row[0], None) for row in rows)
+        return picked
+
+    def _pick_by_key(self, connection: Connection, topic: str, room: Room, capacity: int) -> dict[int, str | None]:
+        """Go round the keys, from where the last claim stopped, so that none is left behind."""
+        after = self._last_keys.get(topic, "")
+        keys = self._keys_after(connection, topic, after)
+        if not keys and after:
+            keys = self._keys_after(connection, topic, "")
+        self._last_keys[topic] = keys[-1] if len(keys) == _MOST_KEYS_PER_CLAIM else ""
+        rooms = {key: room.free_of_key(key, capacity) for key in keys}
+        free_keys = [key for key in keys if rooms[key] > 0]
+        if not free_keys:
+            return {}
+        batch: Batch = {"keys": free_keys, "rooms": [rooms[key] for key in free_keys]}
+        rows = self._change_on(connection, "ready_of_keys", batch, topic=topic, capacity=capacity)
+        return {row[0]: row[1] for row in rows[:capacity]}
+
+    def _keys_after(self, connection: Connection, topic: str, after: str) -> list[str]:
+        rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=_MOST_KEYS_PER_CLAIM)
+        return [row[0] for row in rows]
+
+    def _save_buckets(self, connection: Connection, topic: str, room: Room) -> None:
+        for key, bucket in room.buckets.items():
+            if bucket.is_full:
+                self._run(connection, "drop_bucket", topic=topic, limit_key=key)
+            else:
+                self._run(connection, "save_bucket", topic=topic, limit_key=key, tokens=bucket.tokens)
+
+    def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
+        jobs = [ClaimedJob._make(row) for row in rows]
+        jobs.sort(key=lambda job: (-job.priority, job.id))
+        return jobs
+
+    def promote(self, limit: int = 1000) -> int:
+        """Let scheduled jobs whose time has come be claimed; return how many."""
+        return len(self._change("promote", {}, limit=limit))
+
+    def next_due_seconds(self) -> float | None:
+        """Return how long it is until the next scheduled job is due, None when there is none."""
+        return self._read("next_due")[0][0]  # type: ignore[no-any-return] # a number or NULL
+
+    # Holding
+
+    def heartbeat(self, worker: WorkerId, claims: Sequence[Claim]) -> dict[Claim, str | None]:
+        """Extend leases. Claims missing from the answer are lost; a value is why that job is to be cancelled."""
+        rows = self._change("heartbeat", _claims(claims), worker=worker)
+        return {Claim(JobId(row[0]), Attempt(row[1])): row[2] for row in rows}
+
+    def progress(self, worker: WorkerId, claim: Claim, progress: str | None) -> bool:
+        """Extend one lease and say how far the work is; return whether it is still ours."""
+        return bool(self._change("progress", {**_claims([claim]), "progress": [progress]}, worker=worker))
+
+    # Reporting
+
+    def complete(self, worker: WorkerId, reports: Sequence[Success]) -> set[Claim]:
+        """End jobs that succeeded; return the claims that were still good."""
+        accepted: set[Claim] = set()
+        for name, keeps_key in (("complete", False), ("complete_kept", True)):
+            batch = [report for report in reports if report.keeps_key is keeps_key]
+            if batch:
+                accepted |= _accepted(self._change(name, _successes(batch), worker=worker))
+        return accepted
+
+    def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> bool:
+        """End one job inside the handler's transaction; False means that the transaction must be rolled back."""
+        name = "complete_kept" if report.keeps_key else "complete"
+        return bool(self._change_on(connection, name, _successes([report]), worker=worker))
+
+    def fail(self, worker: WorkerId, reports: Sequence[Failure]) -> dict[Claim, JobStatus]:
+        """End attempts that failed: retry, or dead letter. Return what became of the claims that were still good."""
+        batch: Batch = {
+            **_claims([report.claim for report in reports]),
+            "errors": [report.error for report in reports],
+            "retry_seconds": [report.retry_seconds for report in reports],
+            "finals": [report.is_final for report in reports],
+            "durations": [report.duration_ms for report in reports],
+        }
+        return _decided(self._change("fail", batch, worker=worker))
+
+    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
+        """Give jobs back without counting a failure; those that were cancelled meanwhile end."""
+        batch: Batch = {
+            **_claims([report.claim for report in reports]),
+            "seconds": [report.seconds for report in reports],
+            "reasons": [report.reason for report in reports],
+        }
+        accepted = _accepted(self._change("put_back", batch, worker=worker))
+        rest = [Stopped(report.claim, 0) for report in reports if report.claim not in accepted]
+        return accepted | self.end_cancelled(worker, rest)
+
+    def end_cancelled(self, worker: WorkerId, reports: Sequence[Stopped]) -> set[Claim]:
+        """End running jobs that were asked to stop and did; return the claims that were still good."""
+        if not reports:
+            return set()
+        batch: Batch = {
+            **_claims([report.claim for report in reports]),
+            "durations": [item.duration_ms for item in reports],
+        }
+        return _accepted(self._change("end_cancelled", batch, worker=worker))
+
+    def has_landed(self, job: ClaimedJob) -> bool:
+        """Return whether the history holds the success of this attempt: for a COMMIT that was not answered."""
+        rows = self._read("outcome", correlation_id=job.correlation_id, item_id=job.item_id, attempt=job.attempt)
+        return any(row[0] == "Succeeded" for row in rows)
+
+    # Watching over
+
+    def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
+        """End attempts whose lease has passed, as if their worker had reported a failure [REAP-1]."""
+        return _decided(self._change("reap", {}, limit=limit))
+
+    def prune(self, older_than_seconds: float, limit: int = 1000) -> int:
+        """Forget jobs that ended long ago; return how many. Dead ones stay as long as their dead letter."""
+        return len(self._change("prune", {}, seconds=older_than_seconds, limit=limit))
+
+    # By hand
+
+    def cancel(self, ids: Sequence[JobId], reason: str) -> dict[JobId, JobStatus]:
+        """Cancel waiting jobs, ask running ones to stop; return what was changed and its status now."""
+        rows = self._change("cancel", {"ids": list(ids)}, reason=reason)
+        return {JobId(row[0]): JobStatus(row[1]) for row in rows}
+
+    def retry(self, ids: Sequence[JobId], actor: str) -> set[JobId]:
+        """Let dead, cancelled or waiting jobs run now, and resolve their dead letters, in one transaction."""
+        with self._writing(None) as connection:
+            rows = self._change_on(connection, "retry", {"ids": list(ids)})
+            if rows:
+                items = [item_id(row[0]) for row in rows]
+                self._change_on(connection, "resolve_retried", {"items": items}, actor=actor)
+                self._announce(connection, sorted({row[1] for row in rows}))
+        return {JobId(row[0]) for row in rows}
+
+    def pause(self, topic: str, is_paused: bool) -> None:
+        """Pause or resume a topic: nothing of a paused one is claimed."""
+        with self._writing(None) as connection:
+            self._run(connection, "pause_topic", topic=topic, is_paused=is_paused)
+            self._announce(connection, [topic])
+
+    def set_limits(self, topic: str, limits: TopicLimits) -> None:
+        """Declare a topic's limits."""
+        with self._writing(None) as connection:
+            self._run(connection, "set_topic", topic=topic, is_limited=limits.is_limited, **asdict(limits))
+
+    def topics(self) -> list[Topic]:
+        """Return every topic that was declared, limited or paused."""
+        return [Topic(row[0], bool(row[1]), TopicLimits(**_named_limits(row[3:]))) for row in self._read("topics")]
+
+    def limited_topics(self) -> list[str]:
+        """Return the topics that must be claimed under their lock."""
+        return [row[0] for row in self._read("topics") if row[2] and not row[1]]
+
+    def stats(self) -> list[TopicStats]:
+        """Return how many jobs of each topic are in each status."""
+        found: dict[str, TopicStats] = {}
+        for topic, status, jobs, oldest in self._read("stats"):
+            before = found.get(topic, TopicStats(topic))
+            counts = {**before.jobs, JobStatus(status): jobs}
+            found[topic] = TopicStats(topic, counts, before.oldest_ready_seconds if oldest is None else oldest)
+        return list(found.values())
+
+    def get(self, job_id: JobId) -> JobView | None:
+        """Return a job that is still in the queue."""
+        with translated(self.engine), self.engine.connect() as connection:
+            row = connection.exec_driver_sql(*self._prepared("get", {"id": job_id})).mappings().one_or_none()
+            if row is None:
+                return None
+            return JobView(id=job_id, status=JobStatus(row["status"]), columns=dict(row))
+
+    def take_slot(self, connection: Connection, name: str, slot: datetime) -> bool:
+        """Return whether the periodic run at ``slot`` is ours to enqueue, in this transaction [PERIODIC-1]."""
+        return bool(self._run(connection, "take_slot", name=name, slot=self._moment(slot)))
+
+    # Plumbing
+
+    def _writing(self, connection: Connection | None) -> AbstractContextManager[Connection]:
+        if connection is not None:
+            return nullcontext(connection)
+        return _OwnTransaction(self.engine)
+
+    def _run(self, connection: Connection, name: str, /, **values: object) -> list[Row]:
+        with translated(self.engine):
+            result = connection.exec_driver_sql(*self._prepared(name, values))
+            return list(result.fetchall()) if result.returns_rows else []
+
+    def _read(self, name: str, /, **values: object) -> list[Row]:
+        with translated(self.engine), self.engine.connect() as connection:
+            return list(connection.exec_driver_sql(*self._prepared(name, values)).fetchall())
+
+    def _prepared(self, name: str, values: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+        return statement(self.dialect, name), {**values, "ahead_seconds": self._ahead_seconds()}
+
+    def _moment(self, moment: datetime | None) -> object:
+        """Return a time as the driver wants it."""
+        if moment is not None and moment.tzinfo is None:
+            raise JobError(f"The time {moment.isoformat()} has no time zone. Pass an aware datetime.")
+        return None if moment is None else moment.astimezone(UTC)
+
+
+class _OwnTransaction(AbstractContextManager[Connection]):
+    """A writing transaction of our own, its errors in our words."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> Connection:
+        with translated(self._engine):
+            self._connection = writing(self._engine)
+            try:
+                self._transaction = self._connection.begin()
+            except BaseException:
+                self._connection.close()
+                raise
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with translated(self._engine), self._connection:
+            if kind is None:
+                self._transaction.commit()
+            else:
+                self._transaction.rollback()
+
+
+def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:
+    return {"ids": [claim.id for claim in claims], "attempts": [claim.attempt for claim in claims]}
+
+
+def _successes(reports: Sequence[Success]) -> dict[str, Sequence[object]]:
+    return {
+        **_claims([report.claim for report in reports]),
+        "durations": [report.duration_ms for report in reports],
+        "outputs": [report.output for report in reports],
+    }
+
+
+def _accepted(rows: Iterable[Row]) -> set[Claim]:
+    return {Claim(JobId(row[0]), Attempt(row[1])) for row in rows}
+
+
+def _decided(rows: Iterable[Row]) -> dict[Claim, JobStatus]:
+    return {Claim(JobId(row[0]), Attempt(row[1])): JobStatus(row[2]) for row in rows}
+
+
+def _named_limits(row: Row) -> dict[str, Any]:
+    names = ("max_running", "max_running_per_key", "rate_count", "rate_seconds")
+    return dict(zip((*names, "rate_count_per_key", "rate_seconds_per_key"), row, strict=True))

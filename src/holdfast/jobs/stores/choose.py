@@ -1,0 +1,28 @@
+"""The queue's store for a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy.engine import Engine
+
+from ...core.config import safe_url
+from ...core.errors import ConfigurationError
+from .base import SqlJobStore
+from .postgres import PostgresJobStore
+
+_STORES: dict[str, type[SqlJobStore]] = {"postgresql": PostgresJobStore}
+
+
+def job_store(engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> SqlJobStore:
+    """Return the queue in this database.
+
+    Raises:
+        ConfigurationError: jobs cannot be kept in such a database.
+    """
+    store = _STORES.get(engine.dialect.name)
+    if store is None:
+        raise ConfigurationError(
+            f"Jobs cannot be kept in {safe_url(engine.url)}. Use PostgreSQL, MariaDB, MySQL or SQLite."
+        )
+    return store(engine, ahead_seconds=ahead_seconds)

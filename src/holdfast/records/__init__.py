@@ -1,0 +1,1 @@
+"""What happened and what went wrong: history, dead letters and the audit of what people did, one table each."""

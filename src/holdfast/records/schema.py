@@ -1,0 +1,100 @@
+"""The tables every workload writes its ends to: history, dead letters, audit.
+
+The columns are the standard's; ``item_id`` and ``attempt`` say which try of which item an entry is about, so that a
+worker whose COMMIT was not answered can learn whether it landed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, DateTime, Index, Integer, MetaData, String, Table, Text, desc, func, text
+from sqlalchemy.dialects.mysql import DATETIME, LONGTEXT
+from sqlalchemy.engine import Connection
+
+from ..core.migrations import Migration
+
+PUBLISHER = "publisher"
+ENGINE_LENGTH = 150
+ID_LENGTH = 200
+
+metadata = MetaData()
+_moment = DateTime(timezone=True).with_variant(DATETIME(fsp=6), "mysql", "mariadb")
+_long_text = Text().with_variant(LONGTEXT(), "mysql", "mariadb")
+_own_id = BigInteger().with_variant(Integer(), "sqlite")
+_MYSQL: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+_IS_NAMED_APART = text("correlation_id <> item_id")  # by default they are equal, and the other index finds both
+
+history_table = Table(
+    "holdfast_history",
+    metadata,
+    Column("id", _own_id, primary_key=True, autoincrement=True),
+    Column("engine", String(ENGINE_LENGTH), nullable=False),
+    Column("instance_id", String(ID_LENGTH), nullable=False, server_default=PUBLISHER),
+    Column("operation", String(ID_LENGTH), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("duration_ms", BigInteger, nullable=False),
+    Column("input", _long_text),
+    Column("output", _long_text),
+    Column("error", _long_text),
+    Column("created_at", _moment, nullable=False),
+    Column("correlation_id", String(ID_LENGTH), nullable=False),
+    Column("item_id", String(ID_LENGTH)),
+    Column("attempt", Integer),
+    Index("holdfast_history_correlation", "correlation_id"),
+    Index("holdfast_history_engine", "engine", "id"),
+    Index("holdfast_history_item", "item_id", postgresql_where=_IS_NAMED_APART, sqlite_where=_IS_NAMED_APART),
+    sqlite_autoincrement=True,
+    **_MYSQL,
+)
+
+dead_letters_table = Table(
+    "holdfast_dead_letters",
+    metadata,
+    Column("engine", String(ENGINE_LENGTH), primary_key=True),
+    Column("row_key", String(300), primary_key=True),
+    Column("instance_id", String(ID_LENGTH), nullable=False, server_default=PUBLISHER),
+    Column("original_queue", String(ID_LENGTH), nullable=False),
+    Column("original_message", _long_text, nullable=False),
+    Column("error_message", _long_text, nullable=False),
+    Column("dequeue_count", Integer, nullable=False),
+    Column("first_failure_at", _moment, nullable=False),
+    Column("last_failure_at", _moment, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("resolution_notes", _long_text),
+    Column("resolved_at", _moment),
+    Column("resolved_by", String(ID_LENGTH)),
+    Column("correlation_id", String(ID_LENGTH), nullable=False),
+    Column("item_id", String(ID_LENGTH)),
+    Column("retried_as", String(ID_LENGTH)),
+    Index("holdfast_dead_letters_status", "status", "last_failure_at"),
+    Index("holdfast_dead_letters_correlation", "correlation_id"),
+    Index("holdfast_dead_letters_item", "item_id"),
+    **_MYSQL,
+)
+
+audit_table = Table(
+    "holdfast_audit",
+    metadata,
+    Column("id", _own_id, primary_key=True, autoincrement=True),
+    Column("at", _moment, nullable=False, server_default=func.current_timestamp()),
+    Column("actor", String(ID_LENGTH), nullable=False),
+    Column("action", String(100), nullable=False),
+    Column("target", String(500), nullable=False),
+    Column("details", _long_text),
+    Index("holdfast_audit_at", desc("at")),
+    sqlite_autoincrement=True,
+    **_MYSQL,
+)
+
+
+def _create_record_tables(connection: Connection) -> None:
+    metadata.create_all(connection)
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            "ALTER TABLE holdfast_history SET (autovacuum_vacuum_insert_scale_factor = 0.05,"
+            " autovacuum_analyze_scale_factor = 0.02)"
+        )
+
+
+MIGRATIONS = (Migration(2, "history, dead letters and audit", _create_record_tables),)

@@ -1,0 +1,17 @@
+"""One queue per database: every test that takes `queue` runs on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.jobs.queues import Queue, open_queue
+
+DATABASES = ("postgres_url",)
+
+
+@pytest.fixture(params=DATABASES)
+def queue(request: pytest.FixtureRequest) -> Iterator[Queue]:
+    with open_queue(request.getfixturevalue(request.param)) as opened:
+        yield opened

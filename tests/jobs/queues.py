@@ -1,0 +1,82 @@
+"""A queue under test: its store, its tables, and a database clock that can be stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.engine import Engine
+
+from holdfast.core.config import DbConfig
+from holdfast.core.engine import EngineProvider
+from holdfast.core.migrations import migrate
+from holdfast.jobs.model import ClaimedJob, Enqueued, JobId, NewJob, WorkerId
+from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
+from holdfast.jobs.stores.base import SqlJobStore
+from holdfast.jobs.stores.choose import job_store
+from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
+
+ANNE = WorkerId("anne")
+BERT = WorkerId("bert")
+
+
+@dataclass
+class Queue:
+    """A store, and what a test wants to know about it."""
+
+    engine: Engine
+    ahead_seconds: float = 0.0
+    store: SqlJobStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = job_store(self.engine, ahead_seconds=lambda: self.ahead_seconds)
+
+    def add(self, topic: str = "email", operation: str = "send", payload: str = "{}", **options: Any) -> Enqueued:
+        return self.store.enqueue(NewJob(topic=topic, operation=operation, payload=payload, **options))
+
+    def claim(
+        self, capacity: int = 100, worker: WorkerId = ANNE, topics: tuple[str, ...] = ("email",)
+    ) -> list[ClaimedJob]:
+        return self.store.claim(worker, topics, capacity)
+
+    def claim_one(self, worker: WorkerId = ANNE) -> ClaimedJob:
+        [job] = self.claim(1, worker)
+        return job
+
+    def step(self, seconds: float) -> None:
+        """Let the database's time, as the statements are told it, go on."""
+        self.ahead_seconds += seconds
+
+    def status(self, job_id: JobId) -> str | None:
+        found = self.store.get(job_id)
+        return None if found is None else str(found.status)
+
+    def column(self, job_id: JobId, name: str) -> Any:
+        found = self.store.get(job_id)
+        assert found is not None
+        return found.columns[name]
+
+    def history(self) -> list[dict[str, Any]]:
+        return self.rows("SELECT * FROM holdfast_history ORDER BY id")
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        return self.rows("SELECT * FROM holdfast_dead_letters ORDER BY row_key")
+
+    def rows(self, sql: str, **values: object) -> list[dict[str, Any]]:
+        with self.engine.connect() as connection:
+            return [dict(row) for row in connection.execute(text(sql), values).mappings()]
+
+
+@contextmanager
+def open_queue(url: str) -> Iterator[Queue]:
+    """Yield an empty queue in a database."""
+    provider = EngineProvider()
+    engine = provider.get_engine(DbConfig(connection_url=url))
+    try:
+        migrate(engine, (*RECORD_MIGRATIONS, *JOB_MIGRATIONS))
+        yield Queue(engine)
+    finally:
+        provider.dispose_all()
