@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,15 +17,19 @@ from .core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from .core.driver_errors import connection_error
 from .core.engine import EngineProvider, always_autocommit
 from .core.errors import ConfigurationError
-from .core.migrations import migrate, pending
+from .core.migrations import Migration, difference, migrate
 from .core.names import checked_name, default_app_name
 from .core.normalizer import EventNormalizer
 from .core.retry import RetryPolicy
 from .core.signals import StopSignals
 from .core.telemetry import MetricsCollector
+from .jobs.queue import Jobs
+from .jobs.schema import MIGRATIONS as JOB_MIGRATIONS
+from .jobs.worker import JobWorker, WorkerSettings
+from .records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from .state.documents import DocumentStore
 from .state.heartbeat import checked_interval
-from .state.schema import MIGRATIONS
+from .state.schema import MIGRATIONS as STATE_MIGRATIONS
 from .state.store import SourceChange, StateStore
 from .state.stores.sql import SqlDocumentStore
 from .trigger.runner import PollRunner
@@ -34,6 +38,8 @@ from .trigger.sources.protocol import SimpleSource, SourceAdapter
 from .trigger.sources.sqlalchemy import SqlAlchemySource
 from .trigger.worker import TriggerWorker, WorkerTrigger
 
+MIGRATIONS = (*STATE_MIGRATIONS, *RECORD_MIGRATIONS, *JOB_MIGRATIONS)
+_HAS_JOBS = ("postgresql", "mysql", "mariadb", "sqlite")
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 _STATE_POOL_SIZE = 4
 _STATE_POOL_RECYCLE_SECONDS = 3599  # differs from the default, so that the pool is not shared
@@ -93,6 +99,8 @@ class Holdfast:
         self._state: StateStore | None = None
         self._triggers: dict[str, RegisteredTrigger] = {}
         self._stop = threading.Event()
+        self.jobs = Jobs(self._provider, self._config, lambda: self.engine, clock=self._clock, metrics=metrics)
+        self.job = self.jobs.job
 
     def __repr__(self) -> str:
         return f"Holdfast({safe_url(self._config.connection_url)!r}, app_name={self.app_name!r})"
@@ -264,18 +272,35 @@ class Holdfast:
 
     def migrate(self) -> list[str]:
         """Create or upgrade Holdfast's tables; return what was applied. Safe to call at every start."""
-        return migrate(self.engine, MIGRATIONS) if self._documents is None else []
+        return migrate(self.engine, self._migrations())
+
+    def _migrations(self) -> tuple[Migration, ...]:
+        """Return the migrations of what is kept in the application's database."""
+        state = STATE_MIGRATIONS if self._documents is None else ()
+        has_queue = self.engine.dialect.name in _HAS_JOBS and (state or self.jobs.definitions)
+        return (*state, *RECORD_MIGRATIONS, *JOB_MIGRATIONS) if has_queue else state
 
     def pending_migrations(self) -> list[str]:
-        """Return the migrations that were not applied yet."""
-        if self._documents is not None:
+        """Return the migrations that were not applied yet.
+
+        Raises:
+            ConfigurationError: the tables are those of a newer version.
+        """
+        wanted = self._migrations()
+        if not wanted:
             return []
         path = self.engine.url.database
         if self.engine.dialect.name == "sqlite" and path and not path.startswith("file:") and not os.path.exists(path):
             raise ConfigurationError(
                 f"There is no SQLite file '{path}'. Check the path, or create it with 'holdfast migrate'."
             )
-        return pending(self.engine, MIGRATIONS)
+        found = difference(self.engine, wanted, MIGRATIONS)
+        if found.newer:
+            raise ConfigurationError(
+                f"The tables in {safe_url(self._config.connection_url)} are those of a newer Holdfast "
+                f"({', '.join(found.newer)}). Upgrade this one."
+            )
+        return found.missing
 
     def validate(self) -> None:
         """Check every declared trigger against its database and its stored state, and that Holdfast's tables are there.
@@ -283,8 +308,10 @@ class Holdfast:
         Raises:
             DbError: the first thing that is wrong; the message says what to do.
         """
-        if not self._triggers:
-            raise ConfigurationError("Nothing is declared to run. Decorate a function with @hf.trigger(…) first.")
+        if not self._triggers and not self.jobs.definitions:
+            raise ConfigurationError(
+                "Nothing is declared to run. Decorate a function with @hf.trigger(…) or @hf.job(…) first."
+            )
         missing = self.pending_migrations()
         if missing:
             raise ConfigurationError(
@@ -300,39 +327,65 @@ class Holdfast:
         self,
         *,
         drain_seconds: float = 30.0,
+        concurrency: int = 10,
+        topics: Collection[str] | None = None,
         handle_signals: bool = True,
         on_started: Callable[[], None] | None = None,
     ) -> bool:
         """Run everything declared until ``stop()`` or SIGTERM/SIGINT, then drain; return whether all finished in time.
 
-        ``on_started`` is called once everything was checked, right before the work begins.
+        ``concurrency`` is how many jobs run at once; ``topics`` runs the jobs of these topics only. ``on_started`` is
+        called once everything was checked, right before the work begins.
 
         Raises:
             DbError: a declaration does not fit the database; nothing was started.
         """
+        settings = WorkerSettings(concurrency=concurrency, drain_seconds=drain_seconds)
         try:
             if handle_signals and threading.current_thread() is threading.main_thread():
                 with StopSignals(self._stop, self._clock):
-                    return self._run(drain_seconds, on_started)
-            return self._run(drain_seconds, on_started)
+                    return self._run(settings, topics, on_started)
+            return self._run(settings, topics, on_started)
         finally:
             self._stop = threading.Event()  # a handler that outlived the drain keeps the old one, and so stays stopped
 
-    def _run(self, drain_seconds: float, on_started: Callable[[], None] | None) -> bool:
+    def _run(
+        self, settings: WorkerSettings, topics: Collection[str] | None, on_started: Callable[[], None] | None
+    ) -> bool:
         self.validate()
-        worker = TriggerWorker(
+        workers: list[TriggerWorker | JobWorker] = []
+        if self._triggers:
+            workers.append(self._trigger_worker(settings.drain_seconds))
+        if self.jobs.definitions:
+            workers.append(self.jobs.worker(self._stop, settings, topics))
+        if on_started is not None:
+            on_started()
+        return _run_side_by_side(workers)
+
+    def _trigger_worker(self, drain_seconds: float) -> TriggerWorker:
+        return TriggerWorker(
             [WorkerTrigger(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()],
             self._stop,
             clock=self._clock,
             drain_seconds=drain_seconds,
         )
-        if on_started is not None:
-            on_started()
-        return worker.run()
 
     def stop(self) -> None:
         """Make ``run`` drain and return."""
         self._stop.set()
+
+
+def _run_side_by_side(workers: Sequence[TriggerWorker | JobWorker]) -> bool:
+    """Run the first worker here and the others on threads; return whether all of them finished in time."""
+    first, *others = workers
+    finished: list[bool] = []
+    threads = [threading.Thread(target=lambda it=other: finished.append(it.run()), daemon=True) for other in others]
+    for thread in threads:
+        thread.start()
+    finished.append(first.run())
+    for thread in threads:
+        thread.join()
+    return len(finished) == len(workers) and all(finished)
 
 
 def _check_settings(name: str, *, at_least_one: dict[str, object], positive: dict[str, object]) -> None:

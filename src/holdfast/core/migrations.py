@@ -63,14 +63,36 @@ def migrate(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
         raise _as_ours(engine, error) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far a database's tables are from what the code knows."""
+
+    missing: list[str]
+    newer: list[str]
+
+
+def difference(engine: Engine, migrations: Sequence[Migration], known: Sequence[Migration]) -> Difference:
+    """Return which of ``migrations`` were not applied yet, and which were that are not ``known`` to this version."""
+    done = _applied(engine)
+    known_numbers = {step.number for step in known}
+    return Difference(
+        [f"{step.number:04d} {step.name}" for step in migrations if step.number not in done],
+        [f"{number:04d} {name}" for number, name in sorted(done.items()) if number not in known_numbers],
+    )
+
+
 def pending(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
     """Return the names of migrations that were not applied yet."""
+    return difference(engine, migrations, migrations).missing
+
+
+def _applied(engine: Engine) -> dict[int, str]:
     try:
         with engine.connect() as connection:
-            done: set[int] = set()
-            if inspect(connection).has_table(migrations_table.name):
-                done = set(connection.execute(select(migrations_table.c.number)).scalars())
-        return [f"{step.number:04d} {step.name}" for step in migrations if step.number not in done]
+            if not inspect(connection).has_table(migrations_table.name):
+                return {}
+            rows = connection.execute(select(migrations_table.c.number, migrations_table.c.name))
+            return {row[0]: row[1] for row in rows}
     except DBAPIError as error:
         raise _as_ours(engine, error) from error
 

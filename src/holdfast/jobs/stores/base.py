@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from ...core.engine import writing
 from ...core.errors import JobError
@@ -40,7 +41,7 @@ from ..model import (
 from ..statements import statement
 from .answers import translated
 
-_MOST_KEYS_PER_CLAIM = 200
+CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
 Row = Sequence[Any]
 Batch = Mapping[str, Sequence[object]]
 
@@ -55,6 +56,8 @@ class SqlJobStore(abc.ABC):
 
     dialect: ClassVar[str]
     notifies: ClassVar[bool] = False
+    transaction_setup: ClassVar[str | None] = None  # said at the start of each transaction of our own
+    most_keys_per_claim: ClassVar[int] = 200
 
     def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
         self.engine = engine
@@ -91,14 +94,20 @@ class SqlJobStore(abc.ABC):
 
     def _enqueue_on(self, connection: Connection, job: NewJob) -> Enqueued:
         if job.limit_key is not None:
-            self._run(connection, "note_keys", topic=job.topic)
+            self._note_keys(connection, job.topic)
         if job.unique_key is not None:
-            self._run(connection, "free_key", topic=job.topic, unique_key=job.unique_key)
+            self._free_key(connection, job.topic, job.unique_key)
         added = self._insert_one(connection, job)
         if added is None:
             return self._taken(connection, job)
         self._announce(connection, [job.topic])
         return Enqueued(added, job.correlation_id or item_id(added))
+
+    def _note_keys(self, connection: Connection, topic: str) -> None:
+        self._run(connection, "note_keys", topic=topic)
+
+    def _free_key(self, connection: Connection, topic: str, unique_key: str) -> None:
+        self._run(connection, "free_key", topic=topic, unique_key=unique_key)
 
     def _insert_one(self, connection: Connection, job: NewJob) -> JobId | None:
         rows = self._run(connection, "enqueue", **self._columns(job))
@@ -115,7 +124,7 @@ class SqlJobStore(abc.ABC):
         unique = [job for job in jobs if job.unique_key is not None]
         with self._writing(connection) as open_connection:
             for topic in sorted({job.topic for job in plain if job.limit_key is not None}):
-                self._run(open_connection, "note_keys", topic=topic)
+                self._note_keys(open_connection, topic)
             added = self._insert_many(open_connection, plain) if plain else 0
             added += sum(self._enqueue_on(open_connection, job).is_new for job in unique)
             self._announce(open_connection, sorted({job.topic for job in plain}))
@@ -173,17 +182,20 @@ class SqlJobStore(abc.ABC):
         keys = self._keys_after(connection, topic, after)
         if not keys and after:
             keys = self._keys_after(connection, topic, "")
-        self._last_keys[topic] = keys[-1] if len(keys) == _MOST_KEYS_PER_CLAIM else ""
+        self._last_keys[topic] = keys[-1] if len(keys) == self.most_keys_per_claim else ""
         rooms = {key: room.free_of_key(key, capacity) for key in keys}
-        free_keys = [key for key in keys if rooms[key] > 0]
-        if not free_keys:
+        rooms = {key: free for key, free in rooms.items() if free > 0}
+        if not rooms:
             return {}
-        batch: Batch = {"keys": free_keys, "rooms": [rooms[key] for key in free_keys]}
-        rows = self._change_on(connection, "ready_of_keys", batch, topic=topic, capacity=capacity)
+        rows = self._ready_of_keys(connection, topic, rooms, capacity)
         return {row[0]: row[1] for row in rows[:capacity]}
 
+    def _ready_of_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int], capacity: int) -> list[Row]:
+        batch: Batch = {"keys": list(rooms), "rooms": list(rooms.values())}
+        return self._change_on(connection, "ready_of_keys", batch, topic=topic, capacity=capacity)
+
     def _keys_after(self, connection: Connection, topic: str, after: str) -> list[str]:
-        rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=_MOST_KEYS_PER_CLAIM)
+        rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=self.most_keys_per_claim)
         return [row[0] for row in rows]
 
     def _save_buckets(self, connection: Connection, topic: str, room: Room) -> None:
@@ -225,7 +237,8 @@ class SqlJobStore(abc.ABC):
         for name, keeps_key in (("complete", False), ("complete_kept", True)):
             batch = [report for report in reports if report.keeps_key is keeps_key]
             if batch:
-                accepted |= _accepted(self._change(name, _successes(batch), worker=worker))
+                rows = self._change(name, _successes(batch), worker=worker)
+                accepted |= _accepted(rows) if len(rows) < len(batch) else {report.claim for report in batch}
         return accepted
 
     def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> bool:
@@ -282,26 +295,30 @@ class SqlJobStore(abc.ABC):
 
     # By hand
 
-    def cancel(self, ids: Sequence[JobId], reason: str) -> dict[JobId, JobStatus]:
+    def cancel(self, ids: Sequence[JobId], reason: str, connection: Connection | None = None) -> dict[JobId, JobStatus]:
         """Cancel waiting jobs, ask running ones to stop; return what was changed and its status now."""
-        rows = self._change("cancel", {"ids": list(ids)}, reason=reason)
-        return {JobId(row[0]): JobStatus(row[1]) for row in rows}
+        with self._writing(connection) as open_connection:
+            rows = self._change_on(open_connection, "cancel", {"ids": list(ids)}, reason=reason)
+            changed = {JobId(row[0]): JobStatus(row[1]) for row in rows}
+            if JobStatus.RUNNING in changed.values():
+                self._announce(open_connection, [CANCELLED])
+        return changed
 
-    def retry(self, ids: Sequence[JobId], actor: str) -> set[JobId]:
+    def retry(self, ids: Sequence[JobId], actor: str, connection: Connection | None = None) -> set[JobId]:
         """Let dead, cancelled or waiting jobs run now, and resolve their dead letters, in one transaction."""
-        with self._writing(None) as connection:
-            rows = self._change_on(connection, "retry", {"ids": list(ids)})
+        with self._writing(connection) as open_connection:
+            rows = self._change_on(open_connection, "retry", {"ids": list(ids)})
             if rows:
                 items = [item_id(row[0]) for row in rows]
-                self._change_on(connection, "resolve_retried", {"items": items}, actor=actor)
-                self._announce(connection, sorted({row[1] for row in rows}))
+                self._change_on(open_connection, "resolve_retried", {"items": items}, actor=actor)
+                self._announce(open_connection, sorted({row[1] for row in rows}))
         return {JobId(row[0]) for row in rows}
 
-    def pause(self, topic: str, is_paused: bool) -> None:
+    def pause(self, topic: str, is_paused: bool, connection: Connection | None = None) -> None:
         """Pause or resume a topic: nothing of a paused one is claimed."""
-        with self._writing(None) as connection:
-            self._run(connection, "pause_topic", topic=topic, is_paused=is_paused)
-            self._announce(connection, [topic])
+        with self._writing(connection) as open_connection:
+            self._run(open_connection, "pause_topic", topic=topic, is_paused=is_paused)
+            self._announce(open_connection, [topic])
 
     def set_limits(self, topic: str, limits: TopicLimits) -> None:
         """Declare a topic's limits."""
@@ -331,18 +348,38 @@ class SqlJobStore(abc.ABC):
             row = connection.exec_driver_sql(*self._prepared("get", {"id": job_id})).mappings().one_or_none()
             if row is None:
                 return None
-            return JobView(id=job_id, status=JobStatus(row["status"]), columns=dict(row))
+            return JobView(id=job_id, status=JobStatus(row["status"]), columns=self._viewed(row))
+
+    def _viewed(self, columns: Mapping[Any, Any]) -> dict[str, Any]:
+        return dict(columns)
 
     def take_slot(self, connection: Connection, name: str, slot: datetime) -> bool:
         """Return whether the periodic run at ``slot`` is ours to enqueue, in this transaction [PERIODIC-1]."""
         return bool(self._run(connection, "take_slot", name=name, slot=self._moment(slot)))
+
+    def start_periodic(self, connection: Connection, name: str, since: datetime) -> None:
+        """Note that a periodic job is there, so that its slots count from ``since``, unless that is noted already."""
+        self._run(connection, "start_periodic", name=name, slot=self._moment(since))
+
+    def last_slots(self) -> dict[str, datetime]:
+        """Return the newest slot that was taken of each periodic job, or when it was first seen."""
+        return {row[0]: as_moment(row[1]) for row in self._read("last_slots")}
+
+    def now(self, connection: Connection | None = None) -> datetime:
+        """Return the database's time, aware."""
+        rows = self._read("time") if connection is None else self._run(connection, "time")
+        return as_moment(rows[0][0])
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Return a writing transaction of its own, for changes that must come together."""
+        return self._writing(None)
 
     # Plumbing
 
     def _writing(self, connection: Connection | None) -> AbstractContextManager[Connection]:
         if connection is not None:
             return nullcontext(connection)
-        return _OwnTransaction(self.engine)
+        return _OwnTransaction(self.engine, self.transaction_setup)
 
     def _run(self, connection: Connection, name: str, /, **values: object) -> list[Row]:
         with translated(self.engine):
@@ -358,33 +395,52 @@ class SqlJobStore(abc.ABC):
 
     def _moment(self, moment: datetime | None) -> object:
         """Return a time as the driver wants it."""
-        if moment is not None and moment.tzinfo is None:
-            raise JobError(f"The time {moment.isoformat()} has no time zone. Pass an aware datetime.")
-        return None if moment is None else moment.astimezone(UTC)
+        return None if moment is None else in_utc(moment)
 
 
 class _OwnTransaction(AbstractContextManager[Connection]):
     """A writing transaction of our own, its errors in our words."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, setup: str | None) -> None:
         self._engine = engine
+        self._setup = setup
 
     def __enter__(self) -> Connection:
         with translated(self._engine):
             self._connection = writing(self._engine)
             try:
                 self._transaction = self._connection.begin()
+                if self._setup is not None:
+                    self._connection.exec_driver_sql(self._setup)
             except BaseException:
                 self._connection.close()
                 raise
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with translated(self._engine), self._connection:
+        with translated(self._engine, is_commit=kind is None), self._connection:
             if kind is None:
                 self._transaction.commit()
             else:
-                self._transaction.rollback()
+                with suppress(DBAPIError):  # what went wrong before is what counts; an unanswered session is undone
+                    self._transaction.rollback()
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a moment in UTC.
+
+    Raises:
+        JobError: it has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise JobError(f"The time {moment.isoformat()} has no time zone. Pass an aware datetime.")
+    return moment.astimezone(UTC)
+
+
+def as_moment(value: Any) -> datetime:
+    """Return a time that a driver gave as text, or without its time zone, which is UTC."""
+    moment: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:

@@ -1,0 +1,146 @@
+"""What a job's handler is told, and what it may do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from threading import Event
+from typing import Any
+
+from ..core.errors import LostLeaseError
+from ..core.handler_transaction import AsyncTransaction
+from ..core.types import JsonValue
+from .model import JobId
+from .outcomes import JobCancelled
+from .running import Running
+from .transaction import JobTransaction
+
+
+class JobContext:
+    """The context of one attempt.
+
+    ``job_id`` and ``attempt`` together are the key to deduplicate effects on. Stop when convenient once ``lease_lost``
+    is set: nothing this attempt reports will count any more.
+    """
+
+    __slots__ = ("_beat", "_open", "_proxy", "_running")
+
+    def __init__(
+        self,
+        running: Running,
+        open_transaction: Callable[[Running], JobTransaction],
+        beat: Callable[[Running, str | None], bool],
+    ) -> None:
+        self._running = running
+        self._open = open_transaction
+        self._proxy: AsyncTransaction | None = None
+        self._beat = beat
+
+    @property
+    def job_id(self) -> JobId:
+        """Return the job's id."""
+        return self._running.job.id
+
+    @property
+    def topic(self) -> str:
+        """Return the job's topic."""
+        return self._running.job.topic
+
+    @property
+    def operation(self) -> str:
+        """Return the name of the job's handler."""
+        return self._running.job.operation
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of this claim: it only ever grows, over retries by hand too."""
+        return self._running.job.attempt
+
+    @property
+    def fencing_token(self) -> int:
+        """Return the attempt: pass it to systems that can refuse a lower one for the same job."""
+        return self._running.job.attempt
+
+    @property
+    def failures(self) -> int:
+        """Return how many attempts have failed before."""
+        return self._running.job.failures
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Return how many failures send the job to the dead letters, None for no limit."""
+        return self._running.job.max_attempts
+
+    @property
+    def correlation_id(self) -> str:
+        """Return the id that ties together what belongs to one piece of business."""
+        return self._running.job.correlation_id
+
+    @property
+    def instance_id(self) -> str | None:
+        """Return the instance the job is for, if it said."""
+        return self._running.job.instance_id
+
+    @property
+    def tags(self) -> list[str]:
+        """Return the job's tags."""
+        stored = self._running.job.tags
+        tags: list[str] = json.loads(stored) if stored else []
+        return tags
+
+    @property
+    def run_at(self) -> datetime | None:
+        """Return when the job was to run; for a periodic job, the slot it stands for."""
+        return self._running.job.run_at
+
+    @property
+    def created_at(self) -> datetime:
+        """Return when the job was enqueued, by the database's clock."""
+        return self._running.job.created_at
+
+    @property
+    def lease_lost(self) -> Event:
+        """Return an event that is set once the lease is lost."""
+        return self._running.lost_event
+
+    @property
+    def cancelled(self) -> Event:
+        """Return an event that is set once someone cancelled the job."""
+        return self._running.cancel_event
+
+    def raise_if_stopped(self) -> None:
+        """Leave the handler when its lease was lost or its job cancelled; cheap enough for every loop.
+
+        Raises:
+            LostLeaseError: the lease is lost.
+            JobCancelled: the job was cancelled.
+        """
+        if self._running.is_lost:
+            raise LostLeaseError(f"Job {self.job_id} is no longer this worker's: its lease was lost.")
+        if self._running.cancel_reason is not None:
+            raise JobCancelled(self._running.cancel_reason)
+
+    def heartbeat(self, progress: JsonValue = None) -> None:
+        """Extend the lease now and say how far the work is; ``holdfast jobs show`` displays it.
+
+        Beats are sent anyway while the handler runs: this is for telling progress.
+
+        Raises:
+            LostLeaseError: the lease is lost.
+        """
+        if not self._beat(self._running, json.dumps(progress, ensure_ascii=False)):
+            self._running.lose()
+        self.raise_if_stopped()
+
+    @property
+    def transaction(self) -> Any:
+        """Return a connection whose transaction commits together with the job's completion, opened on first use.
+
+        In ``async def`` handlers its methods are awaited.
+        """
+        if not self._running.handler.is_async:
+            return self._open(self._running).connection
+        if self._proxy is None:
+            self._proxy = AsyncTransaction(self._open(self._running))
+        return self._proxy

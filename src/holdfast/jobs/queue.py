@@ -1,0 +1,197 @@
+"""An application's jobs: what is declared, the queue they wait in, and the worker that runs them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from ..core.clock import Clock
+from ..core.config import DbConfig
+from ..core.engine import EngineProvider
+from ..core.errors import ConfigurationError
+from ..core.telemetry import MetricsCollector
+from .definition import JobDefinition
+from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats
+from .payload import MAX_PAYLOAD_BYTES
+from .settings import JobSettings, Rate, limits_of
+from .stores.base import SqlJobStore
+from .stores.choose import job_store
+from .stores.sessions import prepare_engine
+from .worker import JobWorker, WorkerSettings
+
+_POOL_SIZE = 5
+_POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
+_KEEPER_RECYCLE_SECONDS = 3597
+
+
+class Jobs:
+    """The jobs of one application. Nothing connects until something is enqueued or run.
+
+    Args:
+        provider: makes the connection pools: one for the queue, one for heartbeats, apart from the handlers' own.
+        config: the database.
+        transaction_engine: where ``context.transaction`` is opened.
+    """
+
+    def __init__(
+        self,
+        provider: EngineProvider,
+        config: DbConfig,
+        transaction_engine: Callable[[], Engine],
+        *,
+        clock: Clock,
+        metrics: MetricsCollector | None = None,
+    ) -> None:
+        self._provider = provider
+        self._config = config
+        self._transaction_engine = transaction_engine
+        self._clock = clock
+        self._metrics = metrics
+        self._store: SqlJobStore | None = None
+        self._definitions: dict[tuple[str, str], JobDefinition] = {}
+
+    @property
+    def definitions(self) -> list[JobDefinition]:
+        """Return the declared jobs."""
+        return list(self._definitions.values())
+
+    @property
+    def store(self) -> SqlJobStore:
+        """Return the queue."""
+        if self._store is None:
+            self._store = job_store(self._engine(_POOL_SIZE, _POOL_RECYCLE_SECONDS))
+        return self._store
+
+    def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
+        own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
+        return prepare_engine(self._provider.get_engine(own_pool))
+
+    def job(
+        self,
+        topic: str = "default",
+        *,
+        name: str | None = None,
+        priority: int = 0,
+        max_attempts: int | None = 5,
+        lease_seconds: float = 30.0,
+        retry_base_seconds: float = 1.0,
+        retry_max_seconds: float = 3600.0,
+        unique_seconds: float | None = None,
+        concurrency: int | None = None,
+        concurrency_per_key: int | None = None,
+        rate: Rate | None = None,
+        rate_per_key: Rate | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> Callable[[Callable[..., Any]], JobDefinition]:
+        """Make the decorated function, ``def`` or ``async def``, a job.
+
+        A first parameter named ``context`` gets the ``JobContext``; the others are the payload. ``name`` (the
+        function's own when left out) is what its jobs are stored under, so it should not change. The limits are the
+        topic's: declare them on one of its jobs.
+
+        Raises:
+            ConfigurationError: the declaration is wrong.
+        """
+        limits = limits_of(
+            concurrency=concurrency, concurrency_per_key=concurrency_per_key, rate=rate, rate_per_key=rate_per_key
+        )
+        settings = JobSettings(
+            priority=priority,
+            max_attempts=max_attempts,
+            lease_seconds=lease_seconds,
+            retry_base_seconds=retry_base_seconds,
+            retry_max_seconds=retry_max_seconds,
+            unique_seconds=unique_seconds,
+            limits=limits,
+        )
+
+        def register(function: Callable[..., Any]) -> JobDefinition:
+            definition = JobDefinition(
+                function,
+                topic=topic,
+                store=lambda: self.store,
+                operation=name,
+                settings=settings,
+                max_payload_bytes=max_payload_bytes,
+            )
+            self._add(definition)
+            return definition
+
+        return register
+
+    def _add(self, definition: JobDefinition) -> None:
+        key = (definition.topic, definition.operation)
+        if key in self._definitions:
+            raise ConfigurationError(
+                f"There are two jobs named '{definition.operation}' in topic '{definition.topic}'. Pass name=… to one."
+            )
+        for other in self._definitions.values():
+            declared, wanted = other.settings.limits, definition.settings.limits
+            if other.topic == definition.topic and declared.is_limited and wanted.is_limited and declared != wanted:
+                raise ConfigurationError(
+                    f"The jobs '{other.operation}' and '{definition.operation}' declare different limits for topic "
+                    f"'{definition.topic}'. Declare them once."
+                )
+        self._definitions[key] = definition
+
+    def worker(
+        self, stop: threading.Event, settings: WorkerSettings, topics: Collection[str] | None = None
+    ) -> JobWorker:
+        """Return a worker for the declared jobs, or for those of some topics.
+
+        Raises:
+            ConfigurationError: a topic has no job.
+        """
+        unknown = sorted(set(topics or ()) - {item.topic for item in self.definitions})
+        if unknown:
+            known = ", ".join(sorted({item.topic for item in self.definitions})) or "none"
+            raise ConfigurationError(f"No job is declared for topic '{unknown[0]}'. Topics with jobs: {known}.")
+        chosen = [item for item in self.definitions if topics is None or item.topic in topics]
+        self._declare_limits(chosen)
+        return JobWorker(
+            self.store,
+            chosen,
+            stop,
+            keeper_store=job_store(self._engine(1, _KEEPER_RECYCLE_SECONDS)),
+            transaction_engine=self._transaction_engine(),
+            settings=settings,
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+
+    def _declare_limits(self, definitions: Sequence[JobDefinition]) -> None:
+        """Write down the limits of each topic, also that it has none any more."""
+        limits = {item.topic: TopicLimits() for item in definitions}
+        limits |= {item.topic: item.settings.limits for item in definitions if item.settings.limits.is_limited}
+        known = {topic.name: topic.limits for topic in self.store.topics()}
+        for topic, wanted in limits.items():
+            if known.get(topic, TopicLimits()) != wanted:
+                self.store.set_limits(topic, wanted)
+
+    def cancel(self, *ids: int, reason: str = "cancelled by the application") -> dict[JobId, JobStatus]:
+        """Cancel waiting jobs, ask running ones to stop; return what was changed and its status now."""
+        return self.store.cancel([JobId(number) for number in ids], reason)
+
+    def retry(self, *ids: int, actor: str = "application") -> set[JobId]:
+        """Let dead, cancelled or waiting jobs run now, and resolve their dead letters."""
+        return self.store.retry([JobId(number) for number in ids], actor)
+
+    def get(self, job_id: int) -> JobView | None:
+        """Return a job that has not ended, or ended dead or cancelled. What succeeded is in the history."""
+        return self.store.get(JobId(job_id))
+
+    def pause(self, topic: str) -> None:
+        """Let nothing of a topic be claimed; what runs goes on."""
+        self.store.pause(topic, True)
+
+    def resume(self, topic: str) -> None:
+        """Undo ``pause``."""
+        self.store.pause(topic, False)
+
+    def stats(self) -> list[TopicStats]:
+        """Return how many jobs of each topic are in each status."""
+        return self.store.stats()

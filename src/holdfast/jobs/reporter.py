@@ -1,0 +1,144 @@
+"""Reports in groups: a few milliseconds' worth of ended jobs become one statement each kind.
+
+A report is kept until the database has answered. When the answer was lost, the report is sent again; claims that are
+then refused are looked up in the history, so a completion is neither lost nor taken for a stale one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from ..core.clock import Clock
+from ..core.errors import Ambiguous, Unavailable
+from ..core.retry import RetryPolicy
+from .model import Claim, Failure, PutBack, Stopped, Success, WorkerId
+from .running import InFlight
+from .stores.base import SqlJobStore
+from .telemetry import WorkerTelemetry
+
+Report = Success | Failure | PutBack | Stopped
+_MOST_PER_FLUSH = 1000
+_GATHER_SECONDS = 0.004
+_AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.05, max_delay_seconds=5.0)
+
+
+class Reporter:
+    """Sends reports from a thread of its own."""
+
+    def __init__(
+        self,
+        store: SqlJobStore,
+        worker: WorkerId,
+        in_flight: InFlight,
+        telemetry: WorkerTelemetry,
+        clock: Clock,
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._in_flight = in_flight
+        self._telemetry = telemetry
+        self._clock = clock
+        self._on_freed = on_freed
+        self._inbox: SimpleQueue[Report | None] = SimpleQueue()
+        self._give_up = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-jobs-reports", daemon=True)
+        self.put = self._inbox.put
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def finish(self, seconds: float) -> bool:
+        """Send what is left and end; return whether everything was answered in time."""
+        self._inbox.put(None)
+        self._thread.join(seconds)
+        self._give_up.set()
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            reports, is_open = self._gathered()
+            if reports:
+                self._send(reports)
+
+    def _gathered(self) -> tuple[list[Report], bool]:
+        """Return the next reports, waiting a moment for more while other jobs still run; False after the last."""
+        reports: list[Report] = []
+        report = self._inbox.get()
+        deadline = self._clock.monotonic() + _GATHER_SECONDS
+        while report is not None:
+            reports.append(report)
+            if len(reports) >= _MOST_PER_FLUSH:
+                return reports, True
+            try:
+                report = self._inbox.get_nowait()
+            except Empty:
+                patience = deadline - self._clock.monotonic() if len(reports) < len(self._in_flight) else 0.0
+                if patience <= 0:
+                    return reports, True
+                try:
+                    report = self._inbox.get(timeout=patience)
+                except Empty:
+                    return reports, True
+        return reports, False
+
+    def _send(self, reports: Sequence[Report]) -> None:
+        senders: dict[type[Report], Callable[[list[Report]], None]] = {
+            Success: self._send_successes,
+            Failure: self._send_failures,
+            PutBack: self._send_put_backs,
+            Stopped: self._send_stopped,
+        }
+        for kind in set(map(type, reports)):
+            self._until_answered(senders[kind], [report for report in reports if type(report) is kind])
+        self._in_flight.remove([report.claim for report in reports])
+        self._on_freed()
+
+    def _until_answered(self, send: Callable[[list[Report]], None], batch: list[Report]) -> None:
+        failures = 0
+        while not self._give_up.is_set():
+            try:
+                return send(batch)
+            except (Unavailable, Ambiguous) as error:
+                self._telemetry.unavailable("Reporting jobs", error)
+            except Exception:
+                self._telemetry.broke("Reporting jobs")
+            self._clock.wait(self._give_up, _AFTER_ERRORS.delay_for_attempt(failures))
+            failures += 1
+        return None
+
+    def _send_successes(self, batch: list[Report]) -> None:
+        successes = [report for report in batch if isinstance(report, Success)]
+        accepted = self._store.complete(self._worker, successes)
+        refused = [report.claim for report in successes if report.claim not in accepted]
+        if refused:
+            landed = self._landed(refused)
+            self._telemetry.stale(claim for claim in refused if claim not in landed)
+            accepted |= landed
+        self._telemetry.succeeded(len(accepted))
+
+    def _landed(self, refused: Sequence[Claim]) -> set[Claim]:
+        """Return those whose success is in the history already: an earlier answer was lost on the way."""
+        held = self._in_flight.get(refused)
+        return {running.claim for running in held if self._store.has_landed(running.job)}
+
+    def _send_failures(self, batch: list[Report]) -> None:
+        failures = [report for report in batch if isinstance(report, Failure)]
+        decided = self._store.fail(self._worker, failures)
+        self._telemetry.failed(decided, {report.claim: report.error for report in failures})
+        self._refused(batch, set(decided))
+
+    def _send_put_backs(self, batch: list[Report]) -> None:
+        reports = [report for report in batch if isinstance(report, PutBack)]
+        self._refused(batch, self._store.put_back(self._worker, reports))
+
+    def _send_stopped(self, batch: list[Report]) -> None:
+        reports = [report for report in batch if isinstance(report, Stopped)]
+        self._refused(batch, self._store.end_cancelled(self._worker, reports))
+
+    def _refused(self, batch: Sequence[Report], accepted: set[Claim]) -> None:
+        self._telemetry.stale(report.claim for report in batch if report.claim not in accepted)

@@ -1,0 +1,164 @@
+"""Jobs in the hands of this worker, and whether they still are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from ..core.handler_transaction import HandlerTransaction
+from .model import Claim, ClaimedJob
+
+_events_lock = threading.Lock()
+
+
+class Decoder(Protocol):
+    """Turns a stored payload into a handler's arguments."""
+
+    def decode(self, payload: str) -> dict[str, object]:
+        """Return the arguments; raise ``PayloadError`` when they do not fit."""
+        ...
+
+
+class JobHandler(Protocol):
+    """A handler as the worker needs it."""
+
+    @property
+    def topic(self) -> str:
+        """Return the topic its jobs are in."""
+        ...
+
+    @property
+    def operation(self) -> str:
+        """Return the name its jobs are stored under."""
+        ...
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Return what is called."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """Return whether it runs on the event loop."""
+        ...
+
+    @property
+    def takes_context(self) -> bool:
+        """Return whether its first argument is the context."""
+        ...
+
+    @property
+    def codec(self) -> Decoder:
+        """Return what reads its payloads."""
+        ...
+
+
+class Running:
+    """One claimed job. Made for every job, so it is light: events exist once someone asks for them."""
+
+    __slots__ = (
+        "_cancel_event",
+        "_lost_event",
+        "cancel_reason",
+        "claim",
+        "extended_at",
+        "handler",
+        "is_lost",
+        "is_reported",
+        "job",
+        "locked_since",
+        "started_at",
+        "stop_task",
+        "transaction",
+    )
+
+    def __init__(self, job: ClaimedJob, handler: JobHandler, now: float) -> None:
+        self.job = job
+        self.claim = job.claim
+        self.handler = handler
+        self.extended_at = now
+        self.started_at = now
+        self.is_lost = False
+        self.is_reported = False
+        self.cancel_reason: str | None = None
+        self.locked_since: float | None = None
+        self.stop_task: Callable[[], None] | None = None
+        self.transaction: HandlerTransaction | None = None
+        self._lost_event: threading.Event | None = None
+        self._cancel_event: threading.Event | None = None
+
+    @property
+    def lost_event(self) -> threading.Event:
+        """Return the event that is set once the lease is lost."""
+        with _events_lock:
+            if self._lost_event is None:
+                self._lost_event = threading.Event()
+            if self.is_lost:
+                self._lost_event.set()
+            return self._lost_event
+
+    @property
+    def cancel_event(self) -> threading.Event:
+        """Return the event that is set once someone cancelled the job."""
+        with _events_lock:
+            if self._cancel_event is None:
+                self._cancel_event = threading.Event()
+            if self.cancel_reason is not None:
+                self._cancel_event.set()
+            return self._cancel_event
+
+    def lose(self) -> None:
+        """Note that the lease is someone else's, or nobody's, and stop what can be stopped."""
+        with _events_lock:
+            self.is_lost = True
+            event = self._lost_event
+        if event is not None:
+            event.set()
+        self._stop()
+
+    def cancel(self, reason: str) -> None:
+        """Note that someone cancelled the job, and stop what can be stopped."""
+        with _events_lock:
+            self.cancel_reason = reason
+            event = self._cancel_event
+        if event is not None:
+            event.set()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self.stop_task is not None:
+            self.stop_task()
+
+
+class InFlight:
+    """Every job this worker holds, from its claim until its report was accepted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[Claim, Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def add(self, jobs: Iterable[Running]) -> None:
+        """Take jobs in."""
+        with self._lock:
+            for running in jobs:
+                self._running[running.claim] = running
+
+    def remove(self, claims: Iterable[Claim]) -> None:
+        """Let go of jobs that have ended."""
+        with self._lock:
+            for claim in claims:
+                self._running.pop(claim, None)
+
+    def all(self) -> list[Running]:
+        """Return what is held now."""
+        with self._lock:
+            return list(self._running.values())
+
+    def get(self, claims: Sequence[Claim]) -> list[Running]:
+        """Return those of the claims that are held."""
+        with self._lock:
+            return [self._running[claim] for claim in claims if claim in self._running]
