@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import bindings, catchup, growth, trips
+from bench import bindings, catchup, growth, jobs, trips
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
@@ -17,6 +17,7 @@ PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "growth": growth.measure,
     "catchup": catchup.measure,
     "bindings": bindings.measure,
+    "jobs": jobs.measure,
 }
 
 

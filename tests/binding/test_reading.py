@@ -262,6 +262,9 @@ def test_get_needs_a_table_and_the_whole_key(people: Database) -> None:
     for pk, shown in keys:
         with pytest.raises(ConfigurationError, match=rf"The primary key of 'people' is \(id\), but pk has \(?{shown}"):
             people.reader("people").get(pk=pk)
+    for wrong in (None, 7, [("id", 1)]):
+        with pytest.raises(ConfigurationError, match="pk must be a dict of columns and their values, not"):
+            people.reader("people").get(pk=wrong)  # type: ignore[arg-type]  # what a caller without types may do
 
 
 def test_get_refuses_to_choose_between_rows_of_one_key(sqlite: Database) -> None:

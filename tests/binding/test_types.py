@@ -145,6 +145,16 @@ def test_decimals_on_sqlite_are_as_exact_as_sqlite_is(sqlite: Database) -> None:
         assert sqlite.reader("prices").get(pk={"id": 1}) == {"id": 1, "price": Decimal("1234567890.12")}
 
 
+def test_floating_point_numbers_on_mariadb_are_floats_to_the_last_digit(mariadb: Database) -> None:
+    """SQLAlchemy by itself would hand out decimals of ten places."""
+    mariadb.execute("CREATE TABLE sizes (id integer PRIMARY KEY, d double, r real, f float, s double(20, 12))")
+    written: dict[str, object] = {"d": 1 / 3, "r": 2.5e-300, "f": 0.25, "s": 1.123456789012}
+    mariadb.writer("sizes").insert(data={"id": 1} | written)
+    for read in (mariadb.reader("sizes").get(pk={"id": 1}), mariadb.reader().one("SELECT * FROM sizes")):
+        assert read == {"id": 1} | written
+        assert {type(read[name]) for name in written} == {float}
+
+
 @pytest.mark.parametrize(
     "value",
     [2**70, "\ud800", object(), {1, 2}, float("nan")],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from holdfast import ConfigurationError, DbConnectionError, DbWriter, WriteError
 from tests.binding.databases import Database
@@ -140,21 +141,90 @@ def test_a_batch_is_handed_to_the_driver_in_one_piece(stock: Database, name: str
     writer.insert(data={"shop": 999, "item": "x", "amount": 0})  # the table is looked up
     with sent_to(stock.engine) as sent:
         BATCHES[name](writer, _batch(500))
-    assert [each.rows for each in sent] == [500]
+    is_a_list_of_keys = name == "delete_many" and stock.kind == "mysql"
+    assert [each.rows for each in sent] == [1 if is_a_list_of_keys else 500]
 
 
-@pytest.mark.parametrize("name", ["insert_many", "upsert_many"])
-def test_a_batch_on_mariadb_is_one_statement_of_many_rows(mariadb: Database, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("insert_many", {"Com_insert": 1, "Com_update": 0, "Com_delete": 0}),
+        ("upsert_many", {"Com_insert": 1, "Com_update": 0, "Com_delete": 0}),
+        ("update_many", {"Com_insert": 0, "Com_update": 500, "Com_delete": 0}),
+        ("delete_many", {"Com_insert": 0, "Com_update": 0, "Com_delete": 1}),
+    ],
+)
+def test_a_batch_on_mariadb_is_one_statement_of_many_rows_unless_it_updates(
+    mariadb: Database, name: str, sent: dict[str, int]
+) -> None:
     mariadb.execute(STOCK)
     writer = mariadb.writer("stock")
     writer.insert(data={"shop": 999, "item": "x", "amount": 0})
-    with mariadb.engine.connect() as watching:
-        statement = "SHOW SESSION STATUS WHERE Variable_name IN ('Com_insert', 'Com_update')"
-        before = dict(tuple(row) for row in watching.exec_driver_sql(statement))
+    before = _sent_by_the_session(mariadb)
     BATCHES[name](writer, _batch(500))
-    with mariadb.engine.connect() as watching:  # the pool has one session, so that it is the same
-        after = dict(tuple(row) for row in watching.exec_driver_sql(statement))
-    assert {key: int(after[key]) - int(before[key]) for key in after} == {"Com_insert": 1, "Com_update": 0}
+    after = _sent_by_the_session(mariadb)
+    assert {key: after[key] - before[key] for key in sent} == sent
+
+
+def _sent_by_the_session(mariadb: Database) -> dict[str, int]:
+    with mariadb.engine.connect() as watching:  # the pool has one session, so that it is the same each time
+        found = watching.exec_driver_sql("SHOW SESSION STATUS LIKE 'Com\\_%%'")
+        return {name: int(count) for name, count in found}
+
+
+@pytest.mark.parametrize("key", ["id", "id, kind"])
+def test_a_delete_takes_exactly_the_rows_it_names_however_many(database: Database, key: str) -> None:
+    database.execute(
+        f"CREATE TABLE marks (id integer, kind varchar(10) DEFAULT 'a''b' NOT NULL, at date, PRIMARY KEY ({key}))"
+    )
+    writer = database.writer("marks")
+    writer.insert_many(rows=[{"id": number, "at": None} for number in range(2600)])
+    rest: Row = {} if key == "id" else {"kind": "a'b"}
+    writer.delete_many(
+        pks=[{**rest, "id": number} for number in range(10, 2600)] + [{**rest, "id": 5}, {**rest, "id": 5}]
+    )
+    assert database.rows("SELECT id FROM marks ORDER BY id") == [(number,) for number in range(10) if number != 5]
+
+
+def test_a_delete_of_many_is_all_or_nothing(database: Database) -> None:
+    database.execute("CREATE TABLE marks (id integer PRIMARY KEY)")
+    database.execute("CREATE TABLE uses (mark integer, FOREIGN KEY (mark) REFERENCES marks (id))")
+    writer = database.writer("marks")
+    writer.insert_many(rows=[{"id": number} for number in range(1500)])
+    database.execute("INSERT INTO uses VALUES (1400)")
+    if database.kind == "sqlite":
+        event.listen(database.engine, "checkout", lambda opened, *_: opened.execute("PRAGMA foreign_keys = ON"))
+    with pytest.raises(WriteError, match=r"(?i)foreign key"):
+        writer.delete_many(pks=[{"id": number} for number in range(1500)])
+    assert database.value("SELECT count(*) FROM marks") == 1500
+
+
+def test_a_key_that_nobody_gives_is_left_to_the_database(database: Database) -> None:
+    """Either it refuses the row, in one error and without a warning before it, or it has a way to make one."""
+    database.execute("CREATE TABLE codes (code varchar(10) NOT NULL PRIMARY KEY, name text)")
+    writer = database.writer("codes")
+    said = r"(?i)into 'codes' failed: .*(null|default)"
+    with pytest.raises(WriteError, match=said):
+        writer.insert(data={"name": "x"})
+    with pytest.raises(WriteError, match=said):
+        writer.upsert(data={"name": "x"}, conflict_columns=["code"])
+    assert database.rows("SELECT * FROM codes") == []
+
+
+def test_who_may_only_insert_can_insert(postgres: Database) -> None:
+    """Asking for the key that the database has made would need the right to read it."""
+    postgres.execute("CREATE TABLE notes (id serial PRIMARY KEY, body text)")
+    postgres.execute("DROP ROLE IF EXISTS scribe")
+    postgres.execute("CREATE ROLE scribe")
+    postgres.execute("GRANT USAGE ON SCHEMA public TO scribe")
+    postgres.execute("GRANT INSERT ON notes TO scribe")
+    postgres.execute("GRANT USAGE ON SEQUENCE notes_id_seq TO scribe")
+    event.listen(postgres.engine, "checkout", lambda opened, *_: opened.execute("SET ROLE scribe"))
+    postgres.writer("notes").insert(data={"body": "one"})
+    postgres.writer("notes").insert_many(rows=[{"body": "two"}, {"body": "three"}])
+    assert postgres.rows("SELECT body FROM notes ORDER BY id") == [("one",), ("two",), ("three",)]
+    postgres.execute("DROP OWNED BY scribe")
+    postgres.execute("DROP ROLE scribe")
 
 
 def test_a_batch_on_postgres_does_not_wait_for_each_row(postgres: Database) -> None:
@@ -242,6 +312,14 @@ BAD: dict[str, tuple[Callable[[DbWriter], None], str]] = {
         r"no column\(s\) 'color'",
     ),
     "update of no column": (lambda writer: writer.update(data={}, pk={"shop": 1, "item": "nut"}), "data must not be"),
+    "update of what is no row": (
+        lambda writer: writer.update(data=None, pk={"shop": 1, "item": "nut"}),  # type: ignore[arg-type]  # see above
+        "data must be a dict of columns and their values, not NoneType",
+    ),
+    "update with what is no key": (
+        lambda writer: writer.update(data={"amount": 1}, pk=None),  # type: ignore[arg-type]  # see above
+        "pk must be a dict of columns and their values, not NoneType",
+    ),
     "update with half a key": (
         lambda writer: writer.update(data={"amount": 1}, pk={"shop": 1}),
         r"The primary key of 'stock' is \(shop, item\), but pk has \(shop\)\. Give each key column and no other",

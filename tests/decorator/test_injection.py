@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, DbBindings, DbReader, DbWriter, QueryError, WriteError
+from holdfast import ConfigurationError, DbBindings, DbConfig, DbReader, DbWriter, QueryError, WriteError
 from tests.binding.databases import Database
 
 db = DbBindings()
@@ -229,3 +229,12 @@ def test_what_cannot_work_is_refused_when_the_decorator_is_applied(decorator: An
     ):
         with pytest.raises(ConfigurationError, match=f"^{decorator.__name__}: .*{said}"):
             decorator("tool", **settings)(handler)
+    with pytest.raises(ConfigurationError, match="cannot be parsed"):
+        decorator("tool", table="t", url="not a url")
+    with pytest.raises(ConfigurationError, match="cannot be parsed"):
+        decorator("tool", table="t", db_config=DbConfig(connection_url="not a url"))
+
+
+def test_a_writer_needs_a_table_when_the_decorator_is_applied() -> None:
+    with pytest.raises(ConfigurationError, match="inject_writer: pass table=…, the table to write to"):
+        db.inject_writer("tool", url="sqlite:///x.db", table=None)  # type: ignore[arg-type]  # what is refused

@@ -198,6 +198,10 @@ URL = "sqlite:///unused.db"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": URL, "table": "t"}, "pass exactly one of pk .* or query"),
     ({"url": URL, "table": "t", "pk": {"id": 1}, "query": "SELECT 1"}, "pass exactly one of pk .* or query"),
+    ({"url": URL, "table": "t", "pk": {}}, "pk must not be empty: name every column of the primary key"),
+    ({"url": URL, "query": ""}, "query must be a SQL text"),
+    ({"url": URL, "query": " \n"}, "query must be a SQL text"),
+    ({"url": URL, "query": 7}, "query must be a SQL text"),
     ({"url": URL, "pk": {"id": 1}}, "pk needs table="),
     ({"url": URL, "table": "", "pk": {"id": 1}}, "table must not be empty"),
     ({"url": URL, "table": "t", "pk": {"id": 1}, "params": {"a": 1}}, "params belong to query"),

@@ -139,6 +139,20 @@ def test_a_parameter_the_handler_has_not_is_refused(decorate: Decorator) -> None
         decorate(nothing)
 
 
+def _positional_only(row: Any, /) -> None: ...
+def _any_positions(*row: Any) -> None: ...
+def _any_names(**row: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "shown"),
+    [(_positional_only, "row: 'Any'"), (_any_positions, r"\*row: 'Any'"), (_any_names, r"\*\*row: 'Any'")],
+)
+def test_a_parameter_that_cannot_be_filled_by_name_is_refused(handler: Callable[..., Any], shown: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{shown}' of '\w+' cannot be filled by name\. Make 'row' a plain"):
+        input_()(handler)
+
+
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_names_of_the_host_cannot_be_filled(name: str, sqlite: Database) -> None:
     def handler(timer: Any, req: Any, context: Any, msg: Any, input: Any, output: Any) -> None: ...

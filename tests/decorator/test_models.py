@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -134,6 +135,70 @@ def test_output_takes_objects(people: Database, model: Any, is_async: bool) -> N
         (2, "Grace", None),
         (3, "Edsger", None),
     ]
+
+
+class Color(Enum):
+    """What is stored is the value, not the name."""
+
+    RED = "r"
+
+
+@dataclass
+class Size:
+    """An object within an object."""
+
+    width: int
+
+
+class Tile(BaseModel):
+    """A model with more than plain values."""
+
+    id: int
+    color: Color
+    size: Size
+
+
+@dataclass
+class TileRow:
+    """The same as a dataclass."""
+
+    id: int
+    color: Color
+    size: Size
+
+
+@pytest.mark.parametrize("model", [Tile, TileRow], ids=["pydantic", "dataclass"])
+def test_enum_members_and_inner_objects_are_stored_as_what_they_stand_for(postgres: Database, model: Any) -> None:
+    postgres.execute("CREATE TABLE tiles (id integer PRIMARY KEY, color text, size jsonb)")
+
+    @db.output("out", url=postgres.url, table="tiles", engine_provider=postgres.provider)
+    def write(out: DbOut) -> None:
+        out.set([model(id=1, color=Color.RED, size=Size(3)), model(id=2, color=Color.RED, size=Size(4))])
+
+    write()
+    assert postgres.rows("SELECT id, color, size FROM tiles ORDER BY id") == [
+        (1, "r", {"width": 3}),
+        (2, "r", {"width": 4}),
+    ]
+
+
+@dataclass
+class Paint:
+    """An enum member alone, for databases without JSON."""
+
+    id: int
+    color: Color
+
+
+def test_an_enum_member_is_stored_alike_everywhere(database: Database) -> None:
+    database.execute("CREATE TABLE paints (id integer PRIMARY KEY, color varchar(10))")
+
+    @db.output("out", url=database.url, table="paints", engine_provider=database.provider)
+    def write(out: DbOut) -> None:
+        out.set(Paint(1, Color.RED))
+
+    write()
+    assert database.rows("SELECT color FROM paints") == [("r",)]
 
 
 class Order(BaseModel):

@@ -150,6 +150,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "not supported for dialect 'oracle'",
     ),
     ({"url": URL, "table": ""}, "table must not be empty"),
+    ({"url": URL, "table": None}, "output: pass table=…, the table to write to"),
     ({"table": "t"}, "exactly one of url and db_config"),
     ({"url": "not a url", "table": "t"}, "cannot be parsed"),
 ]
@@ -161,6 +162,18 @@ def test_what_cannot_work_is_refused_when_the_decorator_is_applied(settings: dic
 
     with pytest.raises(ConfigurationError, match=said):
         db.output("out", **settings)(handler)
+
+
+def test_a_dialect_that_the_environment_tells_is_judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_DB", "oracle://app@db/shop")
+
+    def handler(out: DbOut) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="Upsert is not supported for dialect 'oracle'"):
+        db.output("out", url="%SHOP_DB%", table="t", action="upsert", conflict_columns=["id"])(handler)
+    for harmless in (URL, ""):
+        monkeypatch.setenv("SHOP_DB", harmless)
+        db.output("out", url="%SHOP_DB%", table="t", action="upsert", conflict_columns=["id"])(handler)
 
 
 @pytest.mark.parametrize("url", ["%SHOP_DB%", "oracle+%DRIVER%://db/shop", "postgresql://app@db:%PORT%/shop"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -203,6 +204,20 @@ def test_async_triggers_that_take_every_thread_of_the_loop_do_not_starve_their_o
     place(orders, 1, 2)
     asyncio.run(all_at_once())
     assert effects(orders) == [1, 2, 11, 12, 21, 22]
+
+
+def test_a_handler_that_would_run_nothing_is_refused_when_the_decorator_is_applied(sqlite: Database) -> None:
+    def ship(timer: Any, events: Any, out: Any) -> Iterator[Any]:
+        yield from events
+
+    async def ship_async(timer: Any, events: Any, out: Any) -> AsyncIterator[Any]:
+        for each in events:
+            yield each
+
+    output = db.output("out", url=sqlite.url, table="effects")
+    for handler in (ship, ship_async, output(ship), output(ship_async)):
+        with pytest.raises(ConfigurationError, match=r"'ship\w*' has a yield, so that calling it runs nothing"):
+            db.trigger(arg_name="events", **polling(sqlite))(handler)
 
 
 def test_wrong_settings_are_refused_when_the_decorator_is_applied(sqlite: Database) -> None:

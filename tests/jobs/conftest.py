@@ -8,7 +8,7 @@ import pytest
 
 from tests.jobs.queues import Queue, open_queue
 
-DATABASES = ("postgres_url",)
+DATABASES = ("postgres_url", "sqlite_url", "mariadb_url")
 
 
 @pytest.fixture(params=DATABASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -219,6 +220,18 @@ class TestReports:
         due_in = queue.store.next_due_seconds()
         assert due_in is not None
         assert 490 < due_in <= 500
+
+    @pytest.mark.parametrize("way", ["fail", "put_back"])
+    def test_a_pause_without_end_ends_in_a_hundred_years(self, queue: Queue, way: str) -> None:
+        queue.add()
+        job = queue.claim_one()
+        if way == "fail":
+            assert queue.store.fail(ANNE, [failed(job, retry_seconds=math.inf)]) == {job.claim: JobStatus.SCHEDULED}
+        else:
+            assert queue.store.put_back(ANNE, [PutBack(job.claim, math.inf)]) == {job.claim}
+        due_in = queue.store.next_due_seconds()
+        assert due_in is not None
+        assert 99 < due_in / 86_400 / 365 < 101
 
     def test_a_final_failure_is_dead_at_once_and_uncounted(self, queue: Queue) -> None:
         queue.add(max_attempts=5)

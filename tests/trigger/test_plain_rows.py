@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import MetaData, Table, create_engine, select, text
 from sqlalchemy.engine import Connection
 
+from holdfast import EngineProvider, SqlAlchemySource
 from holdfast.core.config import parse_url
 from holdfast.trigger.sources import statement
 
@@ -55,4 +56,25 @@ def test_rows_are_read_plainly_only_where_the_values_are_the_same(
         if is_plain:
             wanted = [tuple(row) for row in connection.execute(select(table).order_by(table.c.id)).all()]
             assert [tuple(row) for row in statement.plain_rows(result)] == wanted
+    engine.dispose()
+
+
+def test_doubles_of_mariadb_are_delivered_as_the_floats_they_are(mariadb_url: str) -> None:
+    """SQLAlchemy by itself would hand out decimals of ten places."""
+    engine, provider = create_engine(parse_url(mariadb_url)), EngineProvider()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE sizes (id integer PRIMARY KEY, d double, r real)"))
+        connection.execute(text("INSERT INTO sizes VALUES (1, 1 / 3e0, 2.5e-300)"))
+    source = SqlAlchemySource(
+        url=mariadb_url,
+        table="sizes",
+        cursor_column="id",
+        pk_columns=["id"],
+        horizon="none",
+        engine_provider=provider,
+    )
+    [record] = source.fetch_changes({}, 10).records
+    assert dict(record) == {"id": 1, "d": 1 / 3, "r": 2.5e-300}
+    assert {type(record["d"]), type(record["r"])} == {float}
+    provider.dispose_all()
     engine.dispose()

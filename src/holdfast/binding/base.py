@@ -158,6 +158,7 @@ def check_key(table: Table, key: Mapping[str, object]) -> None:
     Raises:
         ConfigurationError: it is empty, incomplete, or names another column.
     """
+    require_dict(key, "pk")
     name = qualified(table.name, table.schema)
     wanted = [column.name for column in table.primary_key.columns]
     if not wanted:
@@ -167,6 +168,16 @@ def check_key(table: Table, key: Mapping[str, object]) -> None:
             f"The primary key of '{name}' is ({', '.join(wanted)}), but pk has ({', '.join(map(str, key))}). Give each "
             "key column and no other."
         )
+
+
+def require_dict(given: object, what: str) -> None:
+    """Check that it is a dict.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{what} must be a dict of columns and their values, not {type(given).__name__}.")
 
 
 def check_columns(table: Table, columns: Iterable[str], what: str = "data") -> None:

@@ -14,14 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import Executable
 
 from ..core.config import DbConfig
+from ..core.driver_errors import MOST_SESSIONS, is_outdated_plan
 from ..core.engine import EngineProvider, autocommit
 from ..core.errors import ConfigurationError, QueryError
 from .base import TableBinding, check_key
 
 _Result = TypeVar("_Result")
 _Row = dict[str, object]
-_MOST_SESSIONS = 1000  # more than a pool holds
-_OUTDATED_PLAN = "cached plan must not change result type"
 
 
 class DbReader(TableBinding):
@@ -149,15 +148,15 @@ class DbReader(TableBinding):
 
     def _fetch(self, statement: Executable, params: _Row, read: Callable[[CursorResult[Any]], _Result]) -> _Result:
         """Run a statement, again in another session while the one it got has a plan from before a schema change."""
-        for _ in range(_MOST_SESSIONS):
+        for _ in range(MOST_SESSIONS):
             with autocommit(self._engine) as connection:
                 try:
                     return read(connection.execute(statement, params))
                 except DBAPIError as error:
-                    if _OUTDATED_PLAN not in str(error.orig):
+                    if not is_outdated_plan(error):
                         raise
                     connection.invalidate(error)
-        raise QueryError(f"The query failed: {_OUTDATED_PLAN}. Does the schema change all the time?")
+        raise QueryError("The query failed: every session has a plan from before a schema change. Run it again.")
 
 
 def _all(result: CursorResult[Any]) -> list[_Row]:

@@ -9,21 +9,17 @@ import threading
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import JSON, Float, Table
+from sqlalchemy import JSON, FetchedValue, Float, Table
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.sql.expression import quoted_name
 
 from ..core.clock import Clock, SystemClock
+from ..core.driver_errors import is_schema_change
 from ..core.errors import ConfigurationError
 from ..core.reflection import reflect_table
 
 KEEP_SECONDS = 30.0
-
-# PostgreSQL: undefined column, table or operator; a value that does not fit the type we know. ODBC: the first two.
-_STALE_STATES = frozenset({"42703", "42P01", "42883", "42804", "22003", "22P02", "42S22", "42S02"})
-_STALE_MYSQL = frozenset({1054, 1146})
-_STALE_SQLITE = ("no such column", "has no column", "no such table")
 
 
 @dataclass(slots=True)
@@ -75,7 +71,8 @@ class TableCache:
 def look_up(engine: Engine, table: str, schema: str | None) -> Table:
     """Return the table as the database has it.
 
-    None in a JSON column means NULL, as in any other; a floating-point number is never rounded into a decimal.
+    None in a JSON column means NULL, as in any other; a floating-point number is never rounded into a decimal. A key
+    that a row lacks may come from the database: it knows, whereas SQLAlchemy would warn of every such row.
 
     Raises:
         ConfigurationError: there is no such table.
@@ -87,6 +84,8 @@ def look_up(engine: Engine, table: str, schema: str | None) -> Table:
             column.type.none_as_null = True
         if isinstance(column.type, Float):
             column.type.asdecimal = False
+        if column.primary_key and column.server_default is None and column is not found.autoincrement_column:
+            column.server_default = FetchedValue()
     return found
 
 
@@ -97,16 +96,7 @@ def exact(name: str) -> str:
 
 def looks_stale(error: Exception) -> bool:
     """Return whether the error is what a table that changed since it was looked up gives rise to."""
-    if never_sent(error):
-        return True
-    original = getattr(error, "orig", None)
-    code = next(iter(getattr(original, "args", ())), None)  # pymysql and pyodbc put it first
-    return (
-        getattr(original, "sqlstate", None) in _STALE_STATES
-        or (isinstance(code, str) and code in _STALE_STATES)
-        or (isinstance(code, int) and code in _STALE_MYSQL)
-        or any(words in str(original).lower() for words in _STALE_SQLITE)
-    )
+    return never_sent(error) or is_schema_change(error)
 
 
 def never_sent(error: Exception) -> bool:

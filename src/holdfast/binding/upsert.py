@@ -57,9 +57,9 @@ def upsert_statement(
     changed = [name for name in columns if name not in conflict_columns]
     match dialect.name:
         case "postgresql":
-            return _on_conflict(table, postgresql.insert(table), columns, conflict_columns, changed)
+            return _on_conflict(table, postgresql.insert(table).inline(), columns, conflict_columns, changed)
         case "sqlite":
-            return _on_conflict(table, sqlite.insert(table), columns, conflict_columns, changed)
+            return _on_conflict(table, sqlite.insert(table).inline(), columns, conflict_columns, changed)
         case "mssql":
             return _merge(table, columns, conflict_columns, changed)
         case _:
@@ -97,7 +97,7 @@ def _on_duplicate_key(
             f"({', '.join(conflict_columns)}), so an upsert could not find the row to update. Create a unique index on "
             "them."
         )
-    statement = mysql.insert(table).values({name: bindparam(name) for name in columns})
+    statement = mysql.insert(table).inline().values({name: bindparam(name) for name in columns})
     if changed:
         return statement.on_duplicate_key_update({name: _inserted(statement, name) for name in changed})
     return statement.on_duplicate_key_update({columns[0]: table.c[columns[0]]})

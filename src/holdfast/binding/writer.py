@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, insert, update
+from sqlalchemy import ColumnElement, Table, and_, bindparam, delete, insert, tuple_, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
@@ -16,12 +16,14 @@ from ..core.config import DbConfig
 from ..core.driver_errors import reason
 from ..core.engine import EngineProvider, writing
 from ..core.errors import ConfigurationError, WriteError
-from .base import TableBinding, check_columns, check_key
+from .base import TableBinding, check_columns, check_key, require_dict
 from .tables import never_sent
 from .upsert import check_conflict_columns, upsert_statement
 
 RowData = dict[str, object]
 _KEY_PREFIX = "holdfast_key_"
+_KEYS = "holdfast_keys"
+_MOST_KEYS = 1000
 _MYSQL = ("mysql", "mariadb")
 
 
@@ -38,8 +40,8 @@ class DbWriter(TableBinding):
     """Writes rows of one table. Make one per invocation (or use ``with``); not for sharing between threads.
 
     Every call is a transaction of its own, unless it is made inside ``with writer.transaction():``. The batch forms are
-    all or nothing, and send all rows with one statement: pipelined in one go on PostgreSQL, as multi-row INSERTs on
-    MySQL and MariaDB.
+    all or nothing, and hand all rows to the driver at once: it sends them in one go on PostgreSQL, and as statements of
+    many rows on MySQL and MariaDB, except for updates, which go there one by one.
     """
 
     _error_class = WriteError
@@ -104,7 +106,7 @@ class DbWriter(TableBinding):
             ConfigurationError: the table has no such column.
             WriteError: rows have different columns, or the database refused one.
         """
-        self._write_many("insert", rows, lambda table: insert(table))
+        self._write_many("insert", rows, lambda table: insert(table).inline())  # asks for no key in return
 
     def upsert(self, *, data: RowData, conflict_columns: list[str]) -> None:
         """Insert one row, or update the one that has the same ``conflict_columns``.
@@ -134,6 +136,7 @@ class DbWriter(TableBinding):
         """
 
         def build(table: Table) -> Executable:
+            require_dict(data, "data")
             check_columns(table, data)
             check_key(table, pk)
             return update(table).where(*_by_key(table)).values(data)
@@ -170,9 +173,11 @@ class DbWriter(TableBinding):
 
         def build(table: Table) -> Executable:
             check_key(table, pks[0])
-            return delete(table).where(*_by_key(table))
+            return delete(table).where(_in_listed_keys(table) if is_listed else and_(*_by_key(table)))
 
-        self._write_many("delete", pks, build, _with_key_names, checks_columns=False)
+        is_listed = bool(pks) and self._engine.dialect.name in _MYSQL
+        as_parameters = _listed_keys if is_listed else _with_key_names
+        self._write_many("delete", pks, build, as_parameters, checks_columns=False)
 
     def _write_many(
         self,
@@ -260,12 +265,19 @@ class DbWriter(TableBinding):
 
 
 def _send(connection: Connection, statement: Executable, parameters: Any) -> None:
-    """Send all rows with one statement where the driver can: those of MySQL stumble over a % in a column name."""
-    if isinstance(parameters, list) and connection.dialect.name in _MYSQL and any("%" in str(n) for n in parameters[0]):
+    """Send all rows with one statement where the driver can.
+
+    Those of MySQL stumble over a % in a column name, and a list of keys fills a statement by itself.
+    """
+    if isinstance(parameters, list) and connection.dialect.name in _MYSQL and _goes_alone(parameters[0]):
         for row in parameters:
             connection.execute(statement, row)
         return
     connection.execute(statement, parameters)
+
+
+def _goes_alone(row: RowData) -> bool:
+    return any("%" in name or name == _KEYS for name in map(str, row))
 
 
 def _doomed() -> WriteError:
@@ -290,6 +302,19 @@ def _by_key(table: Table) -> list[Any]:
 def _with_key_names(table: Table, rows: Sequence[RowData]) -> list[RowData]:
     names = _key_names(table)
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def _in_listed_keys(table: Table) -> ColumnElement[bool]:
+    """Return the condition that a row's key is in a list: MySQL's drivers would send a statement for each key."""
+    columns = list(table.primary_key.columns)
+    key: ColumnElement[Any] = columns[0] if len(columns) == 1 else tuple_(*columns)
+    return key.in_(bindparam(_KEYS, type_=key.type, expanding=True))
+
+
+def _listed_keys(table: Table, pks: Sequence[RowData]) -> list[RowData]:
+    names = [column.name for column in table.primary_key.columns]
+    keys = [pk[names[0]] if len(names) == 1 else tuple(pk[name] for name in names) for pk in pks]
+    return [{_KEYS: keys[at : at + _MOST_KEYS]} for at in range(0, len(keys), _MOST_KEYS)]
 
 
 def _require_dicts(rows: object) -> None:

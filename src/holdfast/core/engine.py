@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import json
+import sqlite3
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +18,9 @@ from .config import DbConfig, ResolvedDbConfig, parse_url, safe_url
 from .errors import ConfigurationError, MissingDependencyError
 
 _ALWAYS_AUTOCOMMIT = "holdfast_always_autocommit"
+_HAS_WAL = "holdfast_has_wal"
+_DRIVERS_PATIENCE_MS = 5000
+_PATIENCE_MS = 10_000
 _EXTRA_OF_DRIVER = {
     "psycopg": "postgres",
     "pymysql": "mysql",
@@ -107,6 +112,28 @@ def _make_sqlite_transactional(engine: Engine) -> None:
         kind = connection.get_execution_options().get("holdfast_begin", "deferred")
         if kind != "none":
             connection.exec_driver_sql(f"BEGIN {kind.upper()}")
+
+
+def use_wal(engine: Engine) -> None:
+    """Have the connections of a SQLite engine put their file into WAL mode and be patient.
+
+    In WAL mode readers and the writer do not wait for each other. The mode is kept in the file; while others are busy
+    it cannot be changed, and the next connection tries again. Whoever waits for the write lock waits up to ten seconds,
+    unless ``connect_args`` has a timeout of its own.
+    """
+    if not event.contains(engine, "checkout", _turn_wal_on):
+        event.listen(engine, "checkout", _turn_wal_on)
+
+
+def _turn_wal_on(dbapi_connection: Any, record: Any, _proxy: object) -> None:
+    if record.info.get(_HAS_WAL):
+        return
+    [patience] = dbapi_connection.execute("PRAGMA busy_timeout").fetchone()
+    if patience == _DRIVERS_PATIENCE_MS:
+        dbapi_connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+    with suppress(sqlite3.OperationalError):
+        [mode] = dbapi_connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        record.info[_HAS_WAL] = mode in ("wal", "memory")
 
 
 def autocommit(engine: Engine) -> Connection:

@@ -226,6 +226,8 @@ class _Reading:
 def _check_input(pk: object, query: object, params: object, table: object, on_not_found: object) -> None:
     for broken, message in (
         ((pk is None) == (query is None), "input: pass exactly one of pk (one row) or query (many rows)."),
+        (pk == {}, "input: pk must not be empty: name every column of the primary key."),
+        (query is not None and not (isinstance(query, str) and query.strip()), "input: query must be a SQL text."),
         (pk is not None and table is None, "input: pk needs table=…, the table to look into."),
         (params is not None and query is None, "input: params belong to query; with pk they have no meaning."),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import Enum
 from typing import Any
 
 from ..core.errors import ConfigurationError, SerializationError
@@ -46,6 +47,8 @@ def _said(error: Exception) -> str:
 def to_row(value: object) -> dict[str, object]:
     """Return a dict, Pydantic model or dataclass object as the row it stands for.
 
+    An object's enum members become their values, and objects inside it dicts: what reading makes of a row is undone.
+
     Raises:
         ConfigurationError: it is none of them.
     """
@@ -53,12 +56,21 @@ def to_row(value: object) -> dict[str, object]:
         return value
     if _is_pydantic(type(value)):
         dumped: dict[str, object] = value.model_dump()  # type: ignore[attr-defined]  # a Pydantic model has it
-        return dumped
+        return {name: _plain(each) for name, each in dumped.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     raise ConfigurationError(
         f"A row must be a dict, a Pydantic model or a dataclass object, not {type(value).__name__}."
     )
+
+
+def _plain(value: object) -> object:
+    """Return what a driver can store. Left to them, one writes an enum member's name and another refuses it."""
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
 
 
 def is_row(value: object) -> bool:

@@ -11,6 +11,7 @@ from ..core.errors import ConfigurationError
 
 Resolver = Callable[..., dict[str, object]]
 _Named = dict[str, Any]
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 RESERVED = frozenset({"timer", "req", "context", "msg", "input", "output"})
 
 
@@ -18,7 +19,8 @@ def check_argument(function: Callable[..., Any], argument: str, kind: str) -> No
     """Check that the handler has the parameter a decorator is to fill.
 
     Raises:
-        ConfigurationError: it has not, or the name belongs to the Functions host, or the host's decorator came first.
+        ConfigurationError: it has not, or cannot be given it by name, or the name belongs to the Functions host, or the
+            host's decorator came first.
     """
     if not inspect.isroutine(function) and hasattr(function, "build"):  # what @app.route and its like return
         raise ConfigurationError(
@@ -30,6 +32,11 @@ def check_argument(function: Callable[..., Any], argument: str, kind: str) -> No
     if argument not in parameters:
         raise ConfigurationError(
             f"{kind}: '{name}' has no parameter '{argument}' to fill. It has: {', '.join(parameters) or 'none'}."
+        )
+    if parameters[argument].kind not in _BY_NAME:
+        raise ConfigurationError(
+            f"{kind}: '{parameters[argument]}' of '{name}' cannot be filled by name. Make '{argument}' a plain "
+            "parameter, without * or /."
         )
     if argument in RESERVED:
         raise ConfigurationError(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from ..binding.reader import DbReader
 from ..binding.upsert import check_conflict_columns, check_upsert_dialect
 from ..binding.writer import DbWriter
-from ..core.config import DbConfig, parse_url
+from ..core.config import DbConfig, parse_url, resolve_env_vars
 from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError
+from .metadata import shown_url
 
-_REFERENCE = re.compile(r"%\w+%")
+_WRITING = ("output", "inject_writer")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -21,7 +21,8 @@ class Target:
     """Where to read or write. ``kind`` is the decorator's name, for messages.
 
     Raises:
-        ConfigurationError: not exactly one of ``url`` and ``db_config`` is given, or a text is empty.
+        ConfigurationError: not exactly one of ``url`` and ``db_config`` is given, it is no URL, a text is empty, or
+            there is no table to write to.
     """
 
     kind: str
@@ -36,9 +37,15 @@ class Target:
             ((self.url is None) == (self.db_config is None), "pass exactly one of url and db_config."),
             (self.url == "", "url must not be empty: write for example sqlite:///shop.db or %DB_URL%."),
             (self.table == "", "table must not be empty."),
+            (self.table is None and self.kind in _WRITING, "pass table=…, the table to write to."),
         ):
             if broken:
                 raise ConfigurationError(f"{self.kind}: {message}")
+        shown_url(self._written)  # refuses what is no URL
+
+    @property
+    def _written(self) -> str:
+        return self.db_config.connection_url if self.db_config is not None else self.url or ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,6 +77,8 @@ class Target:
                 f"{self.kind}: action='upsert' needs conflict_columns=[…], the columns that name a row."
             )
         check_conflict_columns(conflict_columns)
-        written = self.url if self.db_config is None else self.db_config.connection_url
-        if written is not None and not _REFERENCE.search(written):
-            check_upsert_dialect(parse_url(written).get_backend_name())
+        try:
+            url = parse_url(resolve_env_vars(self._written))
+        except ConfigurationError:
+            return  # a setting is missing or wrong now: it may be right when the handler is called
+        check_upsert_dialect(url.get_backend_name())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.errors import ConfigurationError
 from ..core.events import RowChange
 from ..trigger.poll import PollTrigger
 from .models import to_model
@@ -43,7 +44,15 @@ def with_model(event: RowChange, model: type) -> ModelChange:
 def triggered(
     function: Callable[..., Any], trigger: PollTrigger, arg_name: str, model: type | None
 ) -> Callable[..., Any]:
-    """Return a wrapper that polls on each call and passes events (and context, if the handler names one)."""
+    """Return a wrapper that polls on each call and passes events (and context, if the handler names one).
+
+    Raises:
+        ConfigurationError: the handler is a generator: calling it would run nothing, and its events count as handled.
+    """
+    innermost = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(innermost) or inspect.isasyncgenfunction(innermost):
+        name = getattr(function, "__name__", "handler")
+        raise ConfigurationError(f"trigger: '{name}' has a yield, so that calling it runs nothing. Remove the yield.")
     parameters = visible_signature(function).parameters
     takes_context = "context" in parameters
     filled = {arg_name, "context"} if takes_context else {arg_name}

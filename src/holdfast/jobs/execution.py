@@ -11,14 +11,14 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
-from ..core.errors import Ambiguous, InvalidTransition, LostLeaseError, PayloadError, Unavailable
+from ..core.errors import Ambiguous, ConfigurationError, InvalidTransition, LostLeaseError, PayloadError, Unavailable
 from .context import JobContext
 from .correlation import current_correlation_id
 from .model import Failure, PutBack, Stopped, Success, WorkerId
 from .outcomes import Discard, JobCancelled, Retry, Snooze
 from .reporter import Report
 from .running import Running
-from .stores.base import SqlJobStore
+from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 from .transaction import JobTransaction
 
@@ -31,9 +31,9 @@ class Execution:
 
     def __init__(
         self,
-        store: SqlJobStore,
+        store: WorkerStore,
         worker: WorkerId,
-        transaction_engine: Engine,
+        transaction_engine: Engine | None,
         telemetry: WorkerTelemetry,
         clock: Clock,
         report: Callable[[Report], None],
@@ -81,6 +81,11 @@ class Execution:
         return (JobContext(running, self._open, self._beat),) if running.handler.takes_context else ()
 
     def _open(self, running: Running) -> JobTransaction:
+        if self._transaction_engine is None:
+            raise ConfigurationError(
+                "context.transaction needs the queue's database, and a remote worker has no access to one. Deduplicate "
+                "effects by context.job_id, or run this job in a worker beside the database."
+            )
         return JobTransaction.of(self._transaction_engine, running, self._clock)
 
     def _arguments(self, running: Running) -> dict[str, Any]:

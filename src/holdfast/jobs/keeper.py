@@ -13,7 +13,7 @@ from ..core.clock import Clock
 from ..core.errors import Ambiguous, Unavailable
 from .model import WorkerId
 from .running import InFlight, Running
-from .stores.base import SqlJobStore
+from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 
 _REAP_AT_ONCE = 1000
@@ -26,7 +26,7 @@ class Keeper:
 
     def __init__(
         self,
-        store: SqlJobStore,
+        store: WorkerStore,
         worker: WorkerId,
         in_flight: InFlight,
         telemetry: WorkerTelemetry,

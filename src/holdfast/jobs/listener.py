@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..core.clock import Clock
 from .stores.base import CANCELLED
-from .stores.postgres import CHANNEL
 
+CHANNEL = "holdfast_jobs"
 _LOOK_AROUND_SECONDS = 0.5
 _AFTER_ERROR_SECONDS = 1.0
 

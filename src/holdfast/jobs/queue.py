@@ -26,6 +26,7 @@ from .worker import JobWorker, WorkerSettings
 _POOL_SIZE = 5
 _POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
 _KEEPER_RECYCLE_SECONDS = 3597
+_APART_RECYCLE_SECONDS = 3596
 
 
 class Jobs:
@@ -65,6 +66,10 @@ class Jobs:
         if self._store is None:
             self._store = job_store(self._engine(_POOL_SIZE, _POOL_RECYCLE_SECONDS))
         return self._store
+
+    def store_apart(self, pool_size: int) -> SqlJobStore:
+        """Return the queue on connections of its own, for what must not wait for other users of ``store``."""
+        return job_store(self._engine(pool_size, _APART_RECYCLE_SECONDS))
 
     def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
         own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)

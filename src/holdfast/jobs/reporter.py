@@ -15,7 +15,7 @@ from ..core.errors import Ambiguous, Unavailable
 from ..core.retry import RetryPolicy
 from .model import Claim, Failure, PutBack, Stopped, Success, WorkerId
 from .running import InFlight
-from .stores.base import SqlJobStore
+from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 
 Report = Success | Failure | PutBack | Stopped
@@ -29,7 +29,7 @@ class Reporter:
 
     def __init__(
         self,
-        store: SqlJobStore,
+        store: WorkerStore,
         worker: WorkerId,
         in_flight: InFlight,
         telemetry: WorkerTelemetry,

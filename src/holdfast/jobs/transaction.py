@@ -16,7 +16,7 @@ from ..core.errors import Ambiguous, InvalidTransition, JobError
 from ..core.handler_transaction import HandlerTransaction
 from .model import Success, WorkerId
 from .running import Running
-from .stores.base import SqlJobStore
+from .stores.protocol import WorkerStore
 
 _log = logging.getLogger("holdfast.jobs")
 
@@ -50,7 +50,7 @@ class JobTransaction(HandlerTransaction):
                     held,
                 )
 
-    def complete(self, store: SqlJobStore, worker: WorkerId, report: Success) -> None:
+    def complete(self, store: WorkerStore, worker: WorkerId, report: Success) -> None:
         """Commit the handler's writes and the completion.
 
         Raises:
@@ -72,6 +72,6 @@ class JobTransaction(HandlerTransaction):
             if not self._has_landed(store):
                 raise
 
-    def _has_landed(self, store: SqlJobStore) -> bool:
+    def _has_landed(self, store: WorkerStore) -> bool:
         """Read the row to learn whether a COMMIT that was not answered took place."""
         return store.has_landed(self._running.job)

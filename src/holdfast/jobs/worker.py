@@ -16,12 +16,11 @@ from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from .execution import Execution
 from .keeper import Keeper
-from .listener import Listener
 from .model import ClaimedJob, PutBack, WorkerId
 from .reporter import Reporter
 from .runners import LoopRunner, ThreadRunner
 from .running import InFlight, JobHandler, Running
-from .stores.base import SqlJobStore
+from .stores.protocol import WakeUps, WorkerStore
 from .telemetry import WorkerTelemetry
 
 _AHEAD_SECONDS = 0.1
@@ -65,11 +64,11 @@ class JobWorker:
 
     def __init__(
         self,
-        store: SqlJobStore,
+        store: WorkerStore,
         handlers: Sequence[JobHandler],
         stop: threading.Event,
         *,
-        keeper_store: SqlJobStore | None = None,
+        keeper_store: WorkerStore | None = None,
         transaction_engine: Engine | None = None,
         settings: WorkerSettings | None = None,
         metrics: MetricsCollector | None = None,
@@ -114,15 +113,9 @@ class JobWorker:
         self._limited: list[str] = []
         self._limited_until = 0.0
 
-    def _listening(self) -> Listener | None:
-        if not self._store.notifies:
-            return None
-        return Listener(
-            self._store.engine,
-            frozenset(self._topics),
-            self._clock,
-            on_jobs=self._look_for_due,
-            on_cancel=self._cancelled,
+    def _listening(self) -> WakeUps | None:
+        return self._store.wake_ups(
+            frozenset(self._topics), self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled
         )
 
     def run(self) -> bool:

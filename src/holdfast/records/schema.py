@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, DateTime, Index, Integer, MetaData, String, Table, Text, desc, func, text
-from sqlalchemy.dialects.mysql import DATETIME, LONGTEXT
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, desc, text
+from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine import Connection
 
 from ..core.migrations import Migration
+from .times import UtcMoment
 
 PUBLISHER = "publisher"
 ENGINE_LENGTH = 150
 ID_LENGTH = 200
 
 metadata = MetaData()
-_moment = DateTime(timezone=True).with_variant(DATETIME(fsp=6), "mysql", "mariadb")
+_moment = UtcMoment()
 _long_text = Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 _own_id = BigInteger().with_variant(Integer(), "sqlite")
 _MYSQL: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
@@ -77,7 +78,7 @@ audit_table = Table(
     "holdfast_audit",
     metadata,
     Column("id", _own_id, primary_key=True, autoincrement=True),
-    Column("at", _moment, nullable=False, server_default=func.current_timestamp()),
+    Column("at", _moment, nullable=False),
     Column("actor", String(ID_LENGTH), nullable=False),
     Column("action", String(100), nullable=False),
     Column("target", String(500), nullable=False),

@@ -14,12 +14,16 @@ from ...core.driver_errors import reason
 from ...core.errors import Ambiguous, JobError, Unavailable
 
 _MISSING_TABLE = ("no such table", "does not exist", "doesn't exist")
-_CONTENTION = ("deadlock", "locked", "lock wait timeout", "could not serialize", "lock timeout")
+_CONTENTION = ("deadlock", "locked", "lock wait timeout", "could not serialize", "lock timeout", "record has changed")
 
 
 @contextmanager
-def translated(engine: Engine) -> Iterator[None]:
+def translated(engine: Engine, *, is_commit: bool = False) -> Iterator[None]:
     """Turn driver errors into ours.
+
+    Args:
+        engine: where the queue is.
+        is_commit: whether this is the end of a transaction: a connection that breaks then leaves its fate unknown.
 
     Raises:
         Ambiguous: the connection broke; a write may or may not have landed.
@@ -32,21 +36,23 @@ def translated(engine: Engine) -> Iterator[None]:
     except PoolTimeoutError as error:
         raise Unavailable(f"No free connection to {where}: raise pool_size.") from error
     except DBAPIError as error:
-        raise _as_ours(where, error) from error
+        raise _as_ours(where, error, is_commit) from error
     except engine.dialect.loaded_dbapi.Error as error:  # from preparing a pooled connection: nothing was sent
         raise Unavailable(f"{where} does not answer: {error}. Check that it runs.") from error
     except SQLAlchemyError as error:
         raise JobError(f"The queue in {where} could not be used: {error}") from error
 
 
-def _as_ours(where: str, error: DBAPIError) -> Exception:
+def _as_ours(where: str, error: DBAPIError, is_commit: bool) -> Exception:
     why = reason(error)
     if "holdfast_" in why and any(hint in why for hint in _MISSING_TABLE):
         return JobError(f"The tables of the queue are missing in {where}. Create them with 'holdfast migrate'.")
     if isinstance(error, IntegrityError) and "held" in why:
         return JobError("Another job of that topic holds the same unique key. Wait until it has ended, or cancel it.")
-    if error.connection_invalidated and error.statement is not None:
+    if error.connection_invalidated and (is_commit or error.statement is not None):
         return Ambiguous(f"The connection to {where} broke before an answer came: {why}")
+    if isinstance(error, IntegrityError) or "constraint" in why.lower():  # MariaDB's driver calls a CHECK operational
+        return JobError(f"A rule of the queue's tables in {where} refused a change: {why}. Nothing was changed.")
     if any(hint in why.lower() for hint in _CONTENTION):
         return Unavailable(f"{where} was busy: {why}. It is tried again.")
     if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from ...core.clock import Clock
 from ...core.engine import writing
 from ...core.errors import JobError
 from ..limits import Bucket, Room
@@ -40,8 +41,10 @@ from ..model import (
 )
 from ..statements import statement
 from .answers import translated
+from .protocol import WakeUps
 
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
+_LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
 Row = Sequence[Any]
 Batch = Mapping[str, Sequence[object]]
 
@@ -84,6 +87,12 @@ class SqlJobStore(abc.ABC):
 
     def _announce(self, connection: Connection, topics: Iterable[str]) -> None:  # noqa: B027 - polling needs nothing
         """Wake the workers of these topics when the transaction commits; elsewhere they poll."""
+
+    def wake_ups(
+        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+    ) -> WakeUps | None:
+        """Return what brings the news of these topics, None where the worker must poll."""
+        return None
 
     # Adding
 
@@ -129,6 +138,23 @@ class SqlJobStore(abc.ABC):
             added += sum(self._enqueue_on(open_connection, job).is_new for job in unique)
             self._announce(open_connection, sorted({job.topic for job in plain}))
             return added
+
+    def enqueue_batch(self, template: NewJob, payloads: Sequence[str], connection: Connection | None = None) -> int:
+        """Add jobs that differ in their payloads only, as fast as the database can; return how many.
+
+        The template's own payload is not used, and it has no unique key: only one job could hold it.
+        """
+        if not payloads:
+            return 0
+        with self._writing(connection) as open_connection:
+            if template.limit_key is not None:
+                self._run(open_connection, "note_keys", topic=template.topic)
+            added = self._insert_batch(open_connection, template, payloads)
+            self._announce(open_connection, [template.topic])
+            return added
+
+    def _insert_batch(self, connection: Connection, template: NewJob, payloads: Sequence[str]) -> int:
+        return self._insert_many(connection, [replace(template, payload=payload) for payload in payloads])
 
     def _columns(self, job: NewJob) -> dict[str, object]:
         columns = asdict(job)
@@ -251,7 +277,7 @@ class SqlJobStore(abc.ABC):
         batch: Batch = {
             **_claims([report.claim for report in reports]),
             "errors": [report.error for report in reports],
-            "retry_seconds": [report.retry_seconds for report in reports],
+            "retry_seconds": [_bounded(report.retry_seconds) for report in reports],
             "finals": [report.is_final for report in reports],
             "durations": [report.duration_ms for report in reports],
         }
@@ -261,7 +287,7 @@ class SqlJobStore(abc.ABC):
         """Give jobs back without counting a failure; those that were cancelled meanwhile end."""
         batch: Batch = {
             **_claims([report.claim for report in reports]),
-            "seconds": [report.seconds for report in reports],
+            "seconds": [_bounded(report.seconds) for report in reports],
             "reasons": [report.reason for report in reports],
         }
         accepted = _accepted(self._change("put_back", batch, worker=worker))
@@ -280,7 +306,11 @@ class SqlJobStore(abc.ABC):
 
     def has_landed(self, job: ClaimedJob) -> bool:
         """Return whether the history holds the success of this attempt: for a COMMIT that was not answered."""
-        rows = self._read("outcome", correlation_id=job.correlation_id, item_id=job.item_id, attempt=job.attempt)
+        return self.has_recorded(job.claim, job.correlation_id)
+
+    def has_recorded(self, claim: Claim, correlation_id: str) -> bool:
+        """Return whether the history holds the success of a claim."""
+        rows = self._read("outcome", correlation_id=correlation_id, item_id=item_id(claim.id), attempt=claim.attempt)
         return any(row[0] == "Succeeded" for row in rows)
 
     # Watching over
@@ -445,6 +475,11 @@ def as_moment(value: Any) -> datetime:
 
 def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:
     return {"ids": [claim.id for claim in claims], "attempts": [claim.attempt for claim in claims]}
+
+
+def _bounded(seconds: float | None) -> float | None:
+    """Return a handler's wish as a pause that ends before the calendars of databases do."""
+    return None if seconds is None else min(seconds, _LONGEST_PAUSE_SECONDS)
 
 
 def _successes(reports: Sequence[Success]) -> dict[str, Sequence[object]]:

@@ -9,9 +9,16 @@ from sqlalchemy.engine import Engine
 from ...core.config import safe_url
 from ...core.errors import ConfigurationError
 from .base import SqlJobStore
+from .mysql import MysqlJobStore
 from .postgres import PostgresJobStore
+from .sqlite import SqliteJobStore
 
-_STORES: dict[str, type[SqlJobStore]] = {"postgresql": PostgresJobStore}
+_STORES: dict[str, type[SqlJobStore]] = {
+    "postgresql": PostgresJobStore,
+    "mysql": MysqlJobStore,
+    "mariadb": MysqlJobStore,
+    "sqlite": SqliteJobStore,
+}
 
 
 def job_store(engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> SqlJobStore:

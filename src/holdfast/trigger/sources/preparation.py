@@ -101,7 +101,7 @@ class Prepared:
     horizon: Horizon
     facts: inspection.CursorFacts | None
     may_have_nulls: bool
-    null_checked_at: float
+    checked_at: float
     is_plain: bool | None = None  # known once a page was read
 
 
@@ -133,8 +133,27 @@ def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescript
     return Prepared(engine, query, _shape(query, settings, descriptor), horizon, facts, may_have_nulls, now)
 
 
+def is_current(prepared: Prepared, settings: SourceSettings) -> bool:
+    """Return whether the database still has the columns that were found: one that was added shows in no error.
+
+    Raises:
+        SourceConfigurationError: the table is gone.
+    """
+    known = prepared.query.all_columns
+    if settings.table is None:
+        with autocommit(prepared.engine) as connection:
+            query = _one_select(settings)
+            return inspection.column_names_of(connection, query, settings.parameters) == [each.name for each in known]
+    table = reflect_table(prepared.engine, settings.table, settings.schema, SourceConfigurationError)
+    return [(each.name, repr(each.type)) for each in table.c] == [(each.name, repr(each.type)) for each in known]
+
+
+def _one_select(settings: SourceSettings) -> str:
+    return (settings.query or "").strip().rstrip(";")
+
+
 def _over_query(engine: Engine, settings: SourceSettings, descriptor: SourceDescriptor) -> statement.KeysetQuery:
-    query = (settings.query or "").strip().rstrip(";")
+    query = _one_select(settings)
     with autocommit(engine) as connection:
         try:
             columns = inspection.column_names_of(connection, query, settings.parameters)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Select
 from sqlalchemy.dialects.mysql import TIMESTAMP as MYSQL_TIMESTAMP
@@ -19,7 +19,14 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ...core.clock import Clock, SystemClock
 from ...core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from ...core.cursor import KeysetCursor, OpaqueCursor
-from ...core.driver_errors import connection_error, is_connection_failure, reason
+from ...core.driver_errors import (
+    MOST_SESSIONS,
+    connection_error,
+    is_connection_failure,
+    is_outdated_plan,
+    is_schema_change,
+    reason,
+)
 from ...core.engine import EngineProvider, always_autocommit, autocommit
 from ...core.errors import (
     ConfigurationError,
@@ -35,11 +42,12 @@ from . import inspection, lookback, statement
 from .fingerprint import SourceDefinition, azure_functions_db_fingerprint, fingerprint
 from .horizons.base import UNBOUNDED, Reading
 from .keyset_parts import keyset_cursor
-from .preparation import Prepared, SourceSettings, check_statement, null_error, prepare
+from .preparation import Prepared, SourceSettings, check_statement, is_current, null_error, prepare
 from .protocol import AdapterCapability, FetchResult
 from .text_times import in_layout_of
 
-_NULL_CHECK_SECONDS = 60.0
+_Result = TypeVar("_Result")
+_CHECK_SECONDS = 60.0
 _DEFAULT_PROVIDER = EngineProvider()
 _log = logging.getLogger("holdfast.trigger")
 
@@ -206,9 +214,9 @@ class SqlAlchemySource:
             SourceConfigurationError: the definition is wrong.
             SerializationError: the checkpoint cannot be understood.
         """
-        prepared = self._ready()
-        if self._clock.monotonic() - prepared.null_checked_at >= _NULL_CHECK_SECONDS:
-            self._check_null_cursors(prepared)
+        return self._with_definition(lambda prepared: self._changes(prepared, checkpoint, limit))
+
+    def _changes(self, prepared: Prepared, checkpoint: JsonObject, limit: int) -> FetchResult:
         with self._fetching(prepared) as connection:
             reading, is_fresh = self._advanced(prepared, connection)
             if reading.bound is None:
@@ -220,7 +228,9 @@ class SqlAlchemySource:
 
     def count_after(self, checkpoint: JsonObject) -> int:
         """Return how many rows lie after ``checkpoint``: what a reset to it would deliver."""
-        prepared = self._ready()
+        return self._with_definition(lambda prepared: self._count(prepared, checkpoint))
+
+    def _count(self, prepared: Prepared, checkpoint: JsonObject) -> int:
         cursor = self._keyset(prepared, checkpoint.get("cursor"))
         counting = prepared.query.count_after(has_cursor=cursor is not None)
         with self._fetching(prepared) as connection:
@@ -371,6 +381,34 @@ class SqlAlchemySource:
         except CursorSerializationError as error:
             raise SerializationError(f"The cursor of '{self._descriptor.name}' cannot be used: {error}") from error
 
+    def _with_definition(self, read: Callable[[Prepared], _Result]) -> _Result:
+        """Read with what is known of the table, once more with a fresh look at it when it has changed meanwhile."""
+        try:
+            return read(self._checked())
+        except FetchError as error:
+            if not is_schema_change(error.__cause__):
+                raise
+        self.close()
+        for _ in range(MOST_SESSIONS):
+            try:
+                return read(self._ready())
+            except FetchError as error:
+                if not is_outdated_plan(error.__cause__):
+                    raise
+        raise FetchError(f"'{self._descriptor.name}' cannot be read: its schema changes all the time.")
+
+    def _checked(self) -> Prepared:
+        """Return the definition; what was looked up long ago is first compared with the database."""
+        prepared = self._ready()
+        if self._clock.monotonic() - prepared.checked_at < _CHECK_SECONDS:
+            return prepared
+        with self._translated():
+            if not is_current(prepared, self._settings):
+                self.close()
+        prepared = self._ready()
+        self._check_null_cursors(prepared)
+        return prepared
+
     def _ready(self) -> Prepared:
         with self._lock:
             if self._prepared is None:
@@ -389,7 +427,7 @@ class SqlAlchemySource:
         return always_autocommit(replace(self._config, connect_args=arguments))
 
     def _check_null_cursors(self, prepared: Prepared) -> None:
-        prepared.null_checked_at = self._clock.monotonic()
+        prepared.checked_at = self._clock.monotonic()
         if not prepared.may_have_nulls:
             return
         with self._fetching(prepared) as connection:
@@ -406,10 +444,11 @@ class SqlAlchemySource:
     @contextmanager
     def _fetching(self, prepared: Prepared) -> Iterator[Connection]:
         try:
-            with self._translated(), autocommit(prepared.engine) as connection:
+            with self._translated(), autocommit(prepared.engine) as connection, _without_outdated_plans(connection):
                 yield connection
-        except FetchError:
-            self.close()  # the table may have changed: look it up again next time
+        except FetchError as error:
+            if not is_outdated_plan(error.__cause__):
+                self.close()  # the table may have changed: look it up again next time
             raise
 
     @contextmanager
@@ -425,6 +464,17 @@ class SqlAlchemySource:
             raise FetchError(
                 f"Rows of '{self._descriptor.name}' could not be read from {safe_url(self._url)}: {reason(error)}."
             ) from error
+
+
+@contextmanager
+def _without_outdated_plans(connection: Connection) -> Iterator[None]:
+    """Throw the session away when it refuses a plan of its own; a pool may hold others that do."""
+    try:
+        yield
+    except DBAPIError as error:
+        if is_outdated_plan(error):
+            connection.invalidate(error)
+        raise
 
 
 def _moment(facts: inspection.CursorFacts | None, value: object) -> datetime | None:

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     limit_key          text,
     attempt            integer NOT NULL DEFAULT 0,
     failures           integer NOT NULL DEFAULT 0,
-    max_attempts       integer,
+    max_attempts       integer DEFAULT 5,
     retry_base_seconds double precision NOT NULL DEFAULT 1,
     retry_max_seconds  double precision NOT NULL DEFAULT 3600,
     lease_seconds      double precision NOT NULL DEFAULT 30,

@@ -1,0 +1,264 @@
+"""Changes of the queue that people make: cancel, retry, pause. Each is one transaction with its audit rows.
+
+Jobs named together are changed together or not at all. Locks are taken in one order, jobs before letters, as in the
+store's own retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import insert
+from sqlalchemy.engine import Connection
+
+from ..core.errors import ConfigurationError, Conflict, JobError
+from ..records import audit
+from ..records.database import changing, reading, translated
+from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus, told_state
+from ..records.history import History
+from ..records.paging import MAX_LIMIT
+from ..records.schema import PUBLISHER
+from ..records.times import database_now, database_time
+from .listing import job_id_of, jobs_table, locked_statuses
+from .model import JobId, JobStatus, NewJob, item_id
+from .stores.base import SqlJobStore
+
+ENGINE_PREFIX = "jobs:"
+_RETRIABLE = (JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.SCHEDULED)
+_CANCELLABLE = (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of some letters: how many were put back, and a sentence for each that was not."""
+
+    count: int
+    refusals: list[str] = field(default_factory=list)
+
+
+def cancel_jobs(store: SqlJobStore, ids: Sequence[JobId], reason: str, actor: str) -> dict[JobId, JobStatus]:
+    """Cancel waiting jobs and ask running ones to stop; return the status of each now.
+
+    Raises:
+        ConfigurationError: one is not in the queue; nothing was changed.
+        Conflict: one has ended; nothing was changed.
+    """
+    with changing(store.engine) as connection:
+        _require(locked_statuses(store.engine, connection, ids), ids, _CANCELLABLE, "cancelled")
+        changed = store.cancel(ids, reason, connection)
+        for job_id, status in changed.items():
+            audit.record(connection, actor, "jobs cancel", item_id(job_id), {"reason": reason, "status": status.value})
+    return changed
+
+
+def retry_jobs(store: SqlJobStore, ids: Sequence[JobId], actor: str) -> None:
+    """Let dead, cancelled or waiting jobs run now. Dead letters of theirs become Resolved, 'Retried'.
+
+    A job that is no longer in the queue, but has a Pending dead letter, is put back from that.
+
+    Raises:
+        ConfigurationError: one is not in the queue and has no such letter; nothing was changed.
+        Conflict: one is ready, running or done; nothing was changed.
+        JobError: another job has taken the unique key of one; nothing was changed.
+    """
+    letters = DeadLetters(store.engine)
+    with changing(store.engine) as connection:
+        statuses = locked_statuses(store.engine, connection, ids)
+        for job_id in ids:
+            if job_id not in statuses:
+                found = letters.lock_pending(connection, letters.of_item(item_id(job_id), connection))
+                if found:
+                    _revive(store, connection, found[0])
+                    statuses[job_id] = JobStatus.DEAD
+        _require(statuses, ids, _RETRIABLE, "retried")
+        _retry_on(store, connection, ids, actor)
+        for job_id in ids:
+            audit.record(connection, actor, "jobs retry", item_id(job_id), {"status_before": statuses[job_id].value})
+
+
+def retry_letter(store: SqlJobStore, letter: DeadLetter, actor: str) -> None:
+    """Put the job of one dead letter back: the same job, its attempts counted on.
+
+    Raises:
+        ConfigurationError: the letter is not a job's, or nothing tells any more what the job was.
+        Conflict: the letter is no longer Pending, or its job is; nothing was changed.
+        JobError: another job has taken the unique key; nothing was changed.
+    """
+    with changing(store.engine) as connection:
+        for refusal in _put_back(store, connection, [letter], actor):
+            raise refusal
+
+
+def retry_letters(store: SqlJobStore, wanted: LetterFilter, actor: str) -> Iterator[Retried]:
+    """Put back the jobs of all Pending letters that are wanted, a batch at a time; yield what became of each batch.
+
+    Letters that come up meanwhile are left for the next time, so this ends. What cannot be put back stays Pending.
+    """
+    with reading(store.engine) as connection:
+        now = database_now(connection)
+    until = now if wanted.until is None else min(now, wanted.until)
+    wanted = replace(wanted, status=LetterStatus.PENDING, until=until)
+    after: str | None = None
+    while True:
+        found = DeadLetters(store.engine).page(wanted, MAX_LIMIT, after)
+        yield _retried_batch(store, found.items, actor)
+        after = found.continuation_token
+        if after is None:
+            return
+
+
+def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str) -> bool:
+    """Pause or resume a topic; return whether that changed anything.
+
+    Raises:
+        ConfigurationError: nobody knows that topic.
+    """
+    paused = {known.name: known.is_paused for known in store.topics()}
+    names = sorted({*paused, *(item.topic for item in store.stats())})
+    if topic not in names:
+        raise ConfigurationError(
+            f"There is no topic named '{topic}': it has no jobs and was never declared. Known here: "
+            f"{', '.join(names) or 'none'}."
+        )
+    if paused.get(topic, False) == is_paused:
+        return False
+    with changing(store.engine) as connection:
+        store.pause(topic, is_paused, connection)
+        audit.record(connection, actor, "jobs pause" if is_paused else "jobs resume", topic)
+    return True
+
+
+def _retried_batch(store: SqlJobStore, letters: Sequence[DeadLetter], actor: str) -> Retried:
+    if not letters:
+        return Retried(0)
+    try:
+        with changing(store.engine) as connection:
+            refusals = _put_back(store, connection, letters, actor)
+        return Retried(len(letters) - len(refusals), [str(refusal) for refusal in refusals])
+    except JobError as error:  # one of them spoils the batch; nothing of it was changed
+        if len(letters) == 1:
+            return Retried(0, [f"{letters[0].engine} {letters[0].row_key}: {error}"])
+    alone = [_retried_batch(store, [letter], actor) for letter in letters]
+    return Retried(sum(one.count for one in alone), [refusal for one in alone for refusal in one.refusals])
+
+
+def _put_back(
+    store: SqlJobStore, connection: Connection, letters: Sequence[DeadLetter], actor: str
+) -> list[ConfigurationError | Conflict]:
+    """Put back what can be, and return why the others cannot."""
+    refusals: list[ConfigurationError | Conflict] = []
+    ids: dict[JobId, None] = {}
+    for letter, job_id, status in _locked(store, connection, letters, refusals):
+        try:
+            if status is None and job_id not in ids:
+                _revive(store, connection, letter)
+            elif status not in (None, JobStatus.DEAD):
+                raise Conflict(f"Job {job_id} is {status} already; nothing was changed.")
+        except (ConfigurationError, Conflict) as refusal:
+            refusals.append(refusal)
+            continue
+        ids[job_id] = None
+        target = f"{letter.engine}/{letter.row_key}"
+        audit.record(connection, actor, "dlq retry", target, {"retried_as": item_id(job_id)})
+    _retry_on(store, connection, list(ids), actor)
+    return refusals
+
+
+def _locked(
+    store: SqlJobStore,
+    connection: Connection,
+    letters: Sequence[DeadLetter],
+    refusals: list[ConfigurationError | Conflict],
+) -> list[tuple[DeadLetter, JobId, JobStatus | None]]:
+    """Return the letters that are still Pending, with their jobs and where these stand; None when they are gone."""
+    kept = DeadLetters(store.engine)
+    ids = {(letter.engine, letter.row_key): _job_of(letter) for letter in letters}
+    statuses = locked_statuses(store.engine, connection, sorted({job_id for job_id in ids.values() if job_id}))
+    pending = {(letter.engine, letter.row_key): letter for letter in kept.lock_pending(connection, letters)}
+    found: list[tuple[DeadLetter, JobId, JobStatus | None]] = []
+    for key, job_id in ids.items():
+        if job_id is None:
+            refusals.append(_not_a_job(*key))
+        elif key in pending:
+            found.append((pending[key], job_id, statuses.get(job_id)))
+        else:
+            refusals.append(_no_longer_pending(kept.get(*key, connection), *key))
+    return found
+
+
+def _retry_on(store: SqlJobStore, connection: Connection, ids: Sequence[JobId], actor: str) -> None:
+    """Retry jobs that this transaction holds."""
+    if ids and store.retry(ids, actor, connection) != set(ids):
+        raise JobError("The jobs changed while they were being retried; nothing was changed. Try again.")
+
+
+def _revive(store: SqlJobStore, connection: Connection, letter: DeadLetter) -> None:
+    """Put a job that is gone from the queue back as the dead one it was: same id, attempts counted on.
+
+    What the letter does not tell (priority, limits, unique key) is as for a new job.
+
+    Raises:
+        ConfigurationError: nothing tells any more which operation it was.
+    """
+    job_id = _job_of(letter)
+    attempts = History(store.engine).of_item(letter.item_id or "", connection)
+    if job_id is None or not attempts:
+        raise ConfigurationError(
+            f"The job of the dead letter '{letter.row_key}' is gone from the queue and from the history, so what it "
+            "ran is not known. Enqueue it anew with the letter's message, then resolve the letter."
+        )
+    usual = NewJob(topic=letter.original_queue, operation=attempts[-1].operation, payload=letter.original_message)
+    values = {
+        "id": job_id,
+        "topic": usual.topic,
+        "operation": usual.operation,
+        "payload": usual.payload,
+        "status": JobStatus.DEAD.value,
+        "priority": usual.priority,
+        "attempt": max(letter.dequeue_count, *(entry.attempt or 0 for entry in attempts)),
+        "failures": 0,
+        "max_attempts": usual.max_attempts,
+        "retry_base_seconds": usual.retry_base_seconds,
+        "retry_max_seconds": usual.retry_max_seconds,
+        "lease_seconds": usual.lease_seconds,
+        "created_at": database_time(connection.dialect),
+        "correlation_id": None if letter.correlation_id == letter.item_id else letter.correlation_id,
+        "instance_id": None if letter.instance_id == PUBLISHER else letter.instance_id,
+        "first_failed_at": letter.first_failure_at,
+        "last_failed_at": letter.last_failure_at,
+        "last_error": letter.error_message,
+    }
+    with translated(store.engine, writes=True):
+        connection.execute(insert(jobs_table).values(values))
+
+
+def _require(statuses: dict[JobId, JobStatus], ids: Sequence[JobId], allowed: Sequence[JobStatus], done: str) -> None:
+    for job_id in ids:
+        if job_id not in statuses:
+            raise ConfigurationError(
+                f"Job {job_id} is not in the queue; nothing was changed. See what became of it with 'holdfast "
+                f"jobs show {job_id}'."
+            )
+        if statuses[job_id] not in allowed:
+            names = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+            raise Conflict(
+                f"Job {job_id} is {statuses[job_id]}; nothing was changed. Only jobs that are {names} can be {done}."
+            )
+
+
+def _job_of(letter: DeadLetter) -> JobId | None:
+    return job_id_of(letter.item_id) if letter.engine.startswith(ENGINE_PREFIX) else None
+
+
+def _not_a_job(engine_name: str, row_key: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The dead letter '{row_key}' of engine '{engine_name}' is not a job's, and only jobs can be put back. Deal "
+        "with it, then use 'holdfast dlq resolve'."
+    )
+
+
+def _no_longer_pending(letter: DeadLetter | None, engine_name: str, row_key: str) -> ConfigurationError | Conflict:
+    if letter is None:
+        return ConfigurationError(f"There is no dead letter '{row_key}' of engine '{engine_name}'.")
+    return Conflict(f"{told_state(letter)}; nothing was changed.")

@@ -1,0 +1,312 @@
+"""A job as its author sees it: the decorated handler, which can be called, and enqueued with checked arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from types import EllipsisType
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from ..core.errors import ConfigurationError, PayloadError
+from .correlation import current_correlation_id
+from .model import Enqueued, NewJob
+from .payload import MAX_PAYLOAD_BYTES, PayloadCodec
+from .settings import (
+    JobSettings,
+    checked_key,
+    checked_max_attempts,
+    checked_moment,
+    checked_priority,
+    checked_seconds,
+    checked_tags,
+    checked_topic,
+    limits_of,
+)
+from .stores.base import SqlJobStore
+
+__all__ = ["BoundJob", "JobDefinition", "JobSettings", "limits_of"]
+
+Arguments = Mapping[str, object]
+
+
+class JobDefinition:
+    """A handler that became a job. Calling it calls the handler; ``enqueue`` lets a worker do so.
+
+    Args:
+        function: the handler, ``def`` or ``async def``.
+        topic: the queue its jobs wait in.
+        store: gives the queue's store; asked when a job is enqueued, not before.
+        operation: what tells this handler from others of the topic; the function's name when left out.
+        settings: what holds for every job of it.
+        max_payload_bytes: the largest payload.
+
+    Raises:
+        ConfigurationError: a name, a number or the handler's signature cannot be that of a job.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        topic: str,
+        store: Callable[[], SqlJobStore],
+        operation: str | None = None,
+        settings: JobSettings | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.topic = checked_topic("Topic", topic)
+        self.operation = checked_topic("Operation", operation or getattr(function, "__name__", None))
+        self.settings = settings or JobSettings()
+        self.store = store
+        self.codec = PayloadCodec(function, max_bytes=max_payload_bytes)
+        self.takes_context = self.codec.takes_context
+        self.is_async = _is_async(function)
+        if "connection" in self.codec.fields:
+            raise ConfigurationError(
+                f"Job '{self.codec.name}' has a parameter 'connection', which enqueue takes as the caller's "
+                "transaction. Rename the parameter."
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the handler here and now, as a test does."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"JobDefinition(topic={self.topic!r}, operation={self.operation!r})"
+
+    def options(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        priority: int | None = None,
+        unique_key: str | None = None,
+        unique_seconds: float | None = None,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        instance_id: str | None = None,
+        tags: Sequence[str] | None = None,
+        max_attempts: int | EllipsisType | None = ...,
+    ) -> BoundJob:
+        """Return the job with options for what is enqueued through it.
+
+        Args:
+            run_at: not before this moment; aware.
+            delay_seconds: not before so long from now, by the database's clock.
+            priority: higher runs first.
+            unique_key: adds nothing while another job of the topic has the same key and has not ended.
+            unique_seconds: how long the key stays taken, counted from the enqueue, even if the job ends sooner.
+            key: what the topic's limits per key count by.
+            correlation_id: ties together what belongs to one piece of business; inside a handler, its own by default.
+            instance_id: whose work it is, for people.
+            tags: words to find it by.
+            max_attempts: None for no maximum.
+
+        Raises:
+            ConfigurationError: an option cannot be used.
+        """
+        return BoundJob(self).options(
+            run_at=run_at,
+            delay_seconds=delay_seconds,
+            priority=priority,
+            unique_key=unique_key,
+            unique_seconds=unique_seconds,
+            key=key,
+            correlation_id=correlation_id,
+            instance_id=instance_id,
+            tags=tags,
+            max_attempts=max_attempts,
+        )
+
+    def enqueue(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
+        """Add a job, in the caller's transaction when a connection is given.
+
+        Args:
+            connection: a SQLAlchemy ``Connection``, or an ORM ``Session``, on the queue's database.
+            arguments: the handler's.
+
+        Raises:
+            PayloadError: the arguments do not fit the handler.
+            ConfigurationError: the connection cannot be used.
+            Unavailable: nothing was added; a retry can help.
+            Ambiguous: the answer was lost; the job may or may not be there. A unique key makes a retry safe.
+        """
+        return BoundJob(self).enqueue(connection=connection, **arguments)
+
+    def enqueue_many(self, arguments: Iterable[Arguments], *, connection: Any = None) -> int:
+        """Add a job for each set of arguments, all or none; return how many. Raises as ``enqueue`` does."""
+        return BoundJob(self).enqueue_many(arguments, connection=connection)
+
+    async def enqueue_async(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
+        """Do as ``enqueue``, without holding up the event loop."""
+        return await BoundJob(self).enqueue_async(connection=connection, **arguments)
+
+    async def enqueue_many_async(self, arguments: Iterable[Arguments], *, connection: Any = None) -> int:
+        """Do as ``enqueue_many``, without holding up the event loop."""
+        return await BoundJob(self).enqueue_many_async(arguments, connection=connection)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundJob:
+    """A job with options. It never changes: ``options`` returns another one."""
+
+    definition: JobDefinition
+    run_at: datetime | None = None
+    delay_seconds: float | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    def options(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay_seconds: float | None = None,
+        priority: int | None = None,
+        unique_key: str | None = None,
+        unique_seconds: float | None = None,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        instance_id: str | None = None,
+        tags: Sequence[str] | None = None,
+        max_attempts: int | EllipsisType | None = ...,
+    ) -> BoundJob:
+        """Return the job with these options on top. See ``JobDefinition.options``."""
+        columns = dict(self.columns)
+        for column, given, check in (
+            ("priority", priority, checked_priority),
+            ("unique_key", unique_key, functools.partial(checked_key, "unique_key")),
+            ("unique_seconds", unique_seconds, functools.partial(checked_seconds, "unique_seconds")),
+            ("limit_key", key, functools.partial(checked_key, "key")),
+            ("correlation_id", correlation_id, functools.partial(checked_key, "correlation_id")),
+            ("instance_id", instance_id, functools.partial(checked_key, "instance_id")),
+            ("tags", tags, checked_tags),
+        ):
+            if given is not None:
+                columns[column] = check(given)
+        if max_attempts is not ...:
+            columns["max_attempts"] = checked_max_attempts(max_attempts)
+        return self._later(run_at, delay_seconds, columns)
+
+    def _later(self, run_at: datetime | None, delay_seconds: float | None, columns: Mapping[str, Any]) -> BoundJob:
+        if run_at is not None and delay_seconds is not None:
+            raise ConfigurationError("run_at and delay_seconds both say when a job is to run. Give one of them.")
+        if run_at is not None:
+            return replace(self, run_at=checked_moment("run_at", run_at), delay_seconds=None, columns=columns)
+        if delay_seconds is not None:
+            delay_seconds = checked_seconds("delay_seconds", delay_seconds)
+            return replace(self, run_at=None, delay_seconds=delay_seconds, columns=columns)
+        return replace(self, columns=columns)
+
+    def enqueue(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
+        """Add a job with these options. See ``JobDefinition.enqueue``."""
+        store = self.definition.store()
+        joined = _joined(connection, store)
+        return store.enqueue(self.new_job(arguments, run_at=self._run_at(store, joined)), joined)
+
+    def enqueue_many(self, arguments: Iterable[Arguments], *, connection: Any = None) -> int:
+        """Add jobs with these options. See ``JobDefinition.enqueue_many``.
+
+        Raises:
+            ConfigurationError: there is a unique key, which only one job at a time can hold.
+        """
+        store = self.definition.store()
+        joined = _joined(connection, store)
+        jobs = self._numbered(arguments, self._run_at(store, joined))
+        if len(jobs) > 1 and "unique_key" in self.columns:
+            raise ConfigurationError(
+                f"unique_key {self.columns['unique_key']!r} can be held by one job, and {len(jobs)} were to be "
+                "enqueued with it. Enqueue each with a key of its own."
+            )
+        return store.enqueue_many(jobs, joined)
+
+    async def enqueue_async(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
+        """Do as ``enqueue``, without holding up the event loop."""
+        return await asyncio.to_thread(functools.partial(self.enqueue, connection=connection, **arguments))
+
+    async def enqueue_many_async(self, arguments: Iterable[Arguments], *, connection: Any = None) -> int:
+        """Do as ``enqueue_many``, without holding up the event loop."""
+        return await asyncio.to_thread(self.enqueue_many, arguments, connection=connection)
+
+    def new_job(self, arguments: Arguments, *, run_at: datetime | None = None) -> NewJob:
+        """Return the job that would be added for these arguments.
+
+        Raises:
+            PayloadError: they do not fit the handler.
+        """
+        return NewJob(payload=self.definition.codec.encode(arguments), **self._shared(run_at))
+
+    def _numbered(self, arguments: Iterable[Arguments], run_at: datetime | None) -> list[NewJob]:
+        """Return a job for each set of arguments; an error tells the number of the set."""
+        shared, encode = self._shared(run_at), self.definition.codec.encode
+        jobs: list[NewJob] = []
+        try:
+            for given in arguments:
+                jobs.append(NewJob(payload=encode(_checked_mapping(given)), **shared))
+        except PayloadError as error:
+            raise PayloadError(f"Arguments [{len(jobs)}] of many, none of which was enqueued: {error}") from error
+        return jobs
+
+    def _shared(self, run_at: datetime | None) -> dict[str, Any]:
+        definition, settings = self.definition, self.definition.settings
+        shared: dict[str, Any] = {
+            "topic": definition.topic,
+            "operation": definition.operation,
+            "priority": settings.priority,
+            "max_attempts": settings.max_attempts,
+            "lease_seconds": settings.lease_seconds,
+            "retry_base_seconds": settings.retry_base_seconds,
+            "retry_max_seconds": settings.retry_max_seconds,
+            "correlation_id": current_correlation_id.get(),
+            "run_at": run_at,
+            **self.columns,
+        }
+        if "unique_key" in shared:
+            shared.setdefault("unique_seconds", settings.unique_seconds)
+        elif "unique_seconds" in shared:
+            raise ConfigurationError("unique_seconds is the window of a unique_key. Give a unique_key too.")
+        return shared
+
+    def _run_at(self, store: SqlJobStore, connection: Connection | None) -> datetime | None:
+        if self.delay_seconds is None:
+            return self.run_at
+        return store.now(connection) + timedelta(seconds=self.delay_seconds)
+
+
+def _checked_mapping(arguments: Arguments) -> Arguments:
+    if type(arguments) is dict or isinstance(arguments, Mapping):
+        return arguments
+    raise PayloadError(f"arguments must be a dict of names and values, not {type(arguments).__name__}.")
+
+
+def _joined(connection: object, store: SqlJobStore) -> Connection | None:
+    """Return the connection of the caller's transaction, None when there is none."""
+    if connection is None:
+        return None
+    orm = sys.modules.get("sqlalchemy.orm")  # nobody has a session of a module that was never imported
+    if orm is not None and isinstance(connection, (orm.Session, orm.scoped_session)):
+        connection = connection.connection()
+    if not isinstance(connection, Connection):
+        raise ConfigurationError(
+            f"connection must be a SQLAlchemy Connection, Session or scoped_session, not {type(connection).__name__}. "
+            "Inside an async session or connection, enqueue through its run_sync."
+        )
+    ours = store.engine.dialect
+    if connection.dialect.driver != ours.driver:
+        raise ConfigurationError(
+            f"The connection uses the driver {connection.dialect.driver}, but the queue is reached with {ours.driver}. "
+            "Pass a connection to the queue's database made with that driver."
+        )
+    return connection
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    forms = (function, inspect.unwrap(function), getattr(function, "__call__", None))  # noqa: B004 - the method itself
+    return any(inspect.iscoroutinefunction(form) for form in forms)

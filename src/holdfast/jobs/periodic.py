@@ -1,0 +1,192 @@
+"""Periodic jobs: a cron expression in a time zone, and one job per slot across a whole fleet.
+
+A slot is a moment the expression names. Who takes a slot enqueues its job in the same transaction, so that a slot is
+enqueued once whoever tries, and a crash in between gives it back [PERIODIC-1].
+
+- A periodic job that nobody has seen before starts from now: its first run is the first slot after that. When it was
+  first seen is stored, so that a fleet that is down at that first slot runs it on its return.
+- Slots missed while no worker was there collapse into one run, for the newest of them. A periodic job keeps its place
+  by its name: after a change of its expression, and after a long absence, what was missed under that name runs once. A
+  new name starts afresh.
+- The time is the database's, so that workers whose clocks differ agree on what is due.
+
+Expressions are read by cronsim, which does what Debian's cron does: five fields (minute, hour, day of month, month, day
+of week), or six with the second first. Where a day of the month and a day of the week are both given, either will do.
+When clocks change, an expression that names its minutes and hours runs once: one inside the hour that is left out runs
+at the end of the gap, and one inside the hour that comes twice runs the first time. An expression whose minute or hour
+starts with ``*``, and one of six fields, goes by time that has really passed: it runs in both hours, or in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from ..core.clock import Clock, SystemClock
+from ..core.errors import ConfigurationError
+from .definition import BoundJob, JobDefinition
+from .model import NewJob
+from .settings import checked_topic
+from .stores.base import SqlJobStore
+
+_LONGEST_WAIT_SECONDS = 60.0
+_SOME_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """A job and when it is to run. Its ``run_at`` is the slot it stands for.
+
+    Args:
+        name: what its place is remembered by; one of a kind in the database.
+        cron: the expression.
+        timezone: the zone its hours and days are of.
+        job: what to enqueue; with ``options``, when it needs some. A unique key there skips slots while a run goes on.
+        arguments: the handler's, the same each time.
+
+    Raises:
+        ConfigurationError: the expression, the zone, the name or an option cannot be used.
+        PayloadError: the arguments do not fit the handler.
+    """
+
+    name: str
+    cron: str
+    timezone: str
+    job: JobDefinition | BoundJob
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    _zone: ZoneInfo = field(init=False, repr=False)
+    _new_job: NewJob = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checked_topic("The name of a periodic job", self.name)
+        object.__setattr__(self, "_zone", _zone(self.name, self.timezone))
+        object.__setattr__(self, "_new_job", self._checked_job())
+        self.next_after(_SOME_MOMENT)
+
+    def next_after(self, moment: datetime) -> datetime:
+        """Return the first slot later than ``moment``, in UTC.
+
+        Raises:
+            ConfigurationError: there is none in the next fifty years.
+        """
+        try:
+            for slot in CronSim(self.cron, moment.astimezone(self._zone)):
+                # Inside an hour that comes twice cronsim starts from its first pass, which may be over.
+                if (found := slot.astimezone(UTC)) > moment:
+                    return found
+        except (CronSimError, AssertionError, ValueError, AttributeError) as error:
+            raise ConfigurationError(
+                f"The cron expression {self.cron!r} of periodic job '{self.name}' cannot be read: {error}. Write "
+                "minute, hour, day of month, month and day of week, as in '30 6 * * MON-FRI'."
+            ) from error
+        raise ConfigurationError(
+            f"The cron expression {self.cron!r} of periodic job '{self.name}' names no moment in the next fifty years."
+        )
+
+    def latest_slot(self, after: datetime, now: datetime) -> datetime | None:
+        """Return the newest slot later than ``after`` that is not later than ``now``, None when there is none.
+
+        It halves the time between what it found and ``now``, so that a long absence costs no more than a short one.
+        """
+        newest, following, end = None, self.next_after(after), now
+        while following <= now:
+            newest = following
+            middle = newest + (end - newest) / 2
+            found = self.next_after(middle)
+            if found <= now:
+                newest = found
+            else:
+                end = middle
+            following = self.next_after(newest)
+        return newest
+
+    def job_at(self, slot: datetime) -> NewJob:
+        """Return the job that stands for a slot."""
+        return replace(self._new_job, run_at=slot)
+
+    def _checked_job(self) -> NewJob:
+        bound = self.job if isinstance(self.job, BoundJob) else BoundJob(self.job)
+        if bound.run_at is not None or bound.delay_seconds is not None:
+            raise ConfigurationError(
+                f"Periodic job '{self.name}' runs at its slots. Leave out run_at and delay_seconds."
+            )
+        return replace(bound.new_job(self.arguments), correlation_id=bound.columns.get("correlation_id"))
+
+
+class PeriodicEnqueuer:
+    """Enqueues what is due. Every worker of a fleet may have one.
+
+    Args:
+        store: the queue.
+        periodics: what to watch.
+        clock: tells how long ago the database was asked; the time itself is the database's.
+
+    Raises:
+        ConfigurationError: two of them have the same name.
+    """
+
+    def __init__(self, store: SqlJobStore, periodics: Sequence[Periodic], clock: Clock | None = None) -> None:
+        self._store = store
+        self._periodics = {periodic.name: periodic for periodic in periodics}
+        self._clock = clock or SystemClock()
+        self._last_slots: dict[str, datetime] = {}
+        self._ask_at = self._clock.monotonic()
+        if len(self._periodics) < len(periodics):
+            names = [periodic.name for periodic in periodics]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(f"Two periodic jobs are called '{twice}'. Give each a name of its own.")
+
+    def tick(self) -> float | None:
+        """Enqueue what is due; return in how many seconds to call again, None when there is nothing to watch.
+
+        That is when the next slot comes, or a minute, whichever is sooner. A call before then does not ask the
+        database. Database errors come through; nothing is lost by them, and the next call tries again.
+        """
+        if not self._periodics:
+            return None
+        asked_at = self._clock.monotonic()
+        if asked_at < self._ask_at:
+            return self._ask_at - asked_at
+        now = self._store.now()
+        if not self._last_slots:
+            self._last_slots = self._begin(now)
+        for periodic in self._periodics.values():
+            self._enqueue_due(periodic, now)
+        next_slot = min(periodic.next_after(now) for periodic in self._periodics.values())
+        seconds = min((next_slot - now).total_seconds(), _LONGEST_WAIT_SECONDS)
+        self._ask_at = asked_at + seconds
+        return seconds
+
+    def _begin(self, now: datetime) -> dict[str, datetime]:
+        """Return how far each has come, after noting those that nobody has seen before."""
+        last_slots = self._store.last_slots()
+        unseen = self._periodics.keys() - last_slots.keys()
+        if unseen:
+            with self._store.transaction() as connection:
+                for name in sorted(unseen):
+                    self._store.start_periodic(connection, name, now)
+            last_slots = self._store.last_slots()
+        return {name: last_slots[name] for name in self._periodics}
+
+    def _enqueue_due(self, periodic: Periodic, now: datetime) -> None:
+        slot = periodic.latest_slot(self._last_slots[periodic.name], now)
+        if slot is None:
+            return
+        with self._store.transaction() as connection:
+            if self._store.take_slot(connection, periodic.name, slot):  # [PERIODIC-1]
+                self._store.enqueue(periodic.job_at(slot), connection)
+        self._last_slots[periodic.name] = slot
+
+
+def _zone(name: str, timezone: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(timezone)
+    except (KeyError, ValueError, OSError, TypeError) as error:
+        raise ConfigurationError(
+            f"Periodic job '{name}' is in the time zone {timezone!r}, which is not known here. Use a name such as "
+            "'Europe/Berlin'; on a system without time zones, install tzdata."
+        ) from error

@@ -1,0 +1,205 @@
+"""What a job may be told: its names, numbers and limits, and a sentence for each that cannot be.
+
+Everything is refused where it is written, before a row with it could reach the database.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ..core.errors import ConfigurationError
+from .model import TopicLimits
+
+MAX_NAME_LENGTH = 150
+MAX_KEY_LENGTH = 200
+MAX_TAGS = 50
+_SMALLEST_PRIORITY, _LARGEST_PRIORITY = -(2**15), 2**15 - 1
+_LARGEST_INTEGER = 2**31 - 1
+_LARGEST_SECONDS = 100 * 366 * 86_400.0
+
+Rate = tuple[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What holds for every job of a handler unless an enqueue says otherwise.
+
+    ``max_attempts=None`` retries for ever; ``unique_seconds`` is the window of jobs that have a unique key.
+
+    Raises:
+        ConfigurationError: a number is out of its range.
+    """
+
+    priority: int = 0
+    max_attempts: int | None = 5
+    lease_seconds: float = 30.0
+    retry_base_seconds: float = 1.0
+    retry_max_seconds: float = 3600.0
+    unique_seconds: float | None = None
+    limits: TopicLimits = field(default_factory=TopicLimits)
+
+    def __post_init__(self) -> None:
+        checked_priority(self.priority)
+        checked_max_attempts(self.max_attempts)
+        checked_seconds("lease_seconds", self.lease_seconds)
+        checked_seconds("retry_base_seconds", self.retry_base_seconds)
+        checked_seconds("retry_max_seconds", self.retry_max_seconds)
+        if self.unique_seconds is not None:
+            checked_seconds("unique_seconds", self.unique_seconds)
+        if self.retry_max_seconds < self.retry_base_seconds:
+            raise ConfigurationError(
+                f"retry_max_seconds={self.retry_max_seconds} is less than "
+                f"retry_base_seconds={self.retry_base_seconds}. Raise it."
+            )
+
+
+def limits_of(
+    *,
+    concurrency: int | None = None,
+    concurrency_per_key: int | None = None,
+    rate: Rate | None = None,
+    rate_per_key: Rate | None = None,
+) -> TopicLimits:
+    """Return the limits of a topic: how many jobs run at once, and how many start per ``(count, seconds)``.
+
+    Raises:
+        ConfigurationError: one of them is not a positive number, or not a pair of them.
+    """
+    count, seconds = _checked_rate("rate", rate)
+    count_per_key, seconds_per_key = _checked_rate("rate_per_key", rate_per_key)
+    return TopicLimits(
+        max_running=None if concurrency is None else _checked_count("concurrency", concurrency),
+        max_running_per_key=(
+            None if concurrency_per_key is None else _checked_count("concurrency_per_key", concurrency_per_key)
+        ),
+        rate_count=count,
+        rate_seconds=seconds,
+        rate_count_per_key=count_per_key,
+        rate_seconds_per_key=seconds_per_key,
+    )
+
+
+def checked_topic(kind: str, name: object) -> str:
+    """Return ``name`` when it can name a topic, an operation or a periodic job.
+
+    Raises:
+        ConfigurationError: it is empty, too long, or holds what would be misread later.
+    """
+    problem = _text_problem(name, MAX_NAME_LENGTH)
+    if problem is None and isinstance(name, str):
+        if name.startswith("!"):
+            problem = "it starts with '!', which has a meaning of its own"
+        elif name != name.strip():
+            problem = "it begins or ends with a space"
+        else:
+            return name
+    raise ConfigurationError(f"{kind} {_shown(name)} cannot be used: {problem}.")
+
+
+def checked_key(kind: str, key: object) -> str:
+    """Return ``key`` when it can be stored and compared in every database.
+
+    Raises:
+        ConfigurationError: it is empty, too long or holds control characters.
+    """
+    problem = _text_problem(key, MAX_KEY_LENGTH)
+    if problem is None and isinstance(key, str):
+        return key
+    raise ConfigurationError(f"{kind} {_shown(key)} cannot be used: {problem}.")
+
+
+def checked_tags(tags: object) -> str:
+    """Return tags as they are stored.
+
+    Raises:
+        ConfigurationError: they are not a list of texts, or too many.
+    """
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise ConfigurationError(f"tags must be a list of texts, not {type(tags).__name__}.")
+    if len(tags) > MAX_TAGS:
+        raise ConfigurationError(f"A job can have {MAX_TAGS} tags at most, not {len(tags)}.")
+    return json.dumps([checked_key("Tag", tag) for tag in tags], ensure_ascii=False, separators=(",", ":"))
+
+
+def checked_priority(priority: object) -> int:
+    """Return a priority that its column can hold.
+
+    Raises:
+        ConfigurationError: it is not a whole number, or out of range.
+    """
+    if type(priority) is int and _SMALLEST_PRIORITY <= priority <= _LARGEST_PRIORITY:
+        return priority
+    raise ConfigurationError(
+        f"priority={priority!r} cannot be used: give a whole number from {_SMALLEST_PRIORITY} to {_LARGEST_PRIORITY}."
+    )
+
+
+def checked_max_attempts(max_attempts: object) -> int | None:
+    """Return how often a job may fail before it is a dead letter, None for ever.
+
+    Raises:
+        ConfigurationError: it is not a positive whole number.
+    """
+    return None if max_attempts is None else _checked_count("max_attempts", max_attempts, " or None for no maximum")
+
+
+def checked_seconds(name: str, seconds: object) -> float:
+    """Return a positive time that every database can add to a date.
+
+    Raises:
+        ConfigurationError: it is not one.
+    """
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    if is_number and 0 < seconds <= _LARGEST_SECONDS:  # type: ignore[operator] # it is a number
+        return float(seconds)  # type: ignore[arg-type] # it is a number
+    raise ConfigurationError(
+        f"{name}={seconds!r} cannot be used: give a positive number of seconds, a century at most."
+    )
+
+
+def checked_moment(name: str, moment: object) -> datetime:
+    """Return a moment that means the same everywhere.
+
+    Raises:
+        ConfigurationError: it is no datetime, or has no time zone.
+    """
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        return moment
+    raise ConfigurationError(f"{name}={moment!r} cannot be used: give a datetime with a time zone.")
+
+
+def _checked_count(name: str, count: object, alternative: str = "") -> int:
+    if type(count) is int and 1 <= count <= _LARGEST_INTEGER:
+        return count
+    raise ConfigurationError(f"{name}={count!r} cannot be used: give a positive whole number{alternative}.")
+
+
+def _checked_rate(name: str, rate: object) -> tuple[int | None, float | None]:
+    if rate is None:
+        return None, None
+    if not isinstance(rate, tuple) or len(rate) != 2:
+        raise ConfigurationError(f"{name}={rate!r} cannot be used: give (count, seconds), as in {name}=(100, 60).")
+    return _checked_count(f"the count of {name}", rate[0]), checked_seconds(f"the seconds of {name}", rate[1])
+
+
+def _text_problem(text: object, max_length: int) -> str | None:
+    if not isinstance(text, str):
+        return f"it must be text, not {type(text).__name__}"
+    if not text:
+        return "it is empty"
+    if len(text) > max_length:
+        return f"it has {len(text)} characters, and {max_length} are the most"
+    if not text.isprintable() and any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text):
+        return "it holds control characters"
+    if any(0xD800 <= ord(character) < 0xE000 for character in text):
+        return "it holds half of a surrogate pair"
+    return None
+
+
+def _shown(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,2 @@
+-- The database's time. Rows: one.
+SELECT :now

@@ -1,0 +1,51 @@
+"""The queue in MariaDB and MySQL 8: rows are locked in the order of ids, and what others have locked is passed by.
+
+Our own transactions are READ COMMITTED, which locks the rows that are found and no gaps between them. Where the caller
+brings a transaction, its isolation level is the caller's.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from ..model import JobId, NewJob
+from ..statements import statement
+from .answers import translated
+from .base import in_utc
+from .portable import PortableJobStore
+
+
+class MysqlJobStore(PortableJobStore):
+    """The queue in MariaDB or MySQL 8."""
+
+    dialect: ClassVar[str] = "mysql"
+    transaction_setup: ClassVar[str | None] = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+    def _insert_one(self, connection: Connection, job: NewJob) -> JobId | None:
+        with translated(self.engine):
+            try:
+                added = self._execute(connection, statement(self.dialect, "enqueue"), (), self._columns(job))
+            except IntegrityError:
+                if job.unique_key is None:
+                    raise
+                return None
+            return JobId(added.lastrowid)
+
+    def _keys_after(self, connection: Connection, topic: str, after: str) -> list[str]:
+        """Read on from the last key that was seen, so that no more is read of a key than one page."""
+        keys: dict[str, None] = {}
+        page = self.most_keys_per_claim
+        while len(keys) < page:
+            rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=page)
+            keys |= dict.fromkeys(row[0] for row in rows)
+            if len(rows) < page:
+                break
+            after = rows[-1][0]
+        return list(keys)[:page]
+
+    def _moment(self, moment: datetime | None) -> object:
+        return None if moment is None else in_utc(moment).replace(tzinfo=None)

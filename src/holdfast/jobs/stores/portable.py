@@ -1,0 +1,196 @@
+"""The queue where a change takes more than one statement: one short transaction of set-based ones.
+
+A batch travels as one JSON parameter. The first statement of a change finds, and where rows can be locked locks, the
+claims that are still good, and says what becomes of them; those that follow get only these. All of it is one
+transaction, so a crash or a deadlock in between leaves nothing, and the change may be repeated.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.engine import Connection, CursorResult
+
+from ...core.errors import JobError
+from ..model import ClaimedJob, JobId, NewJob, WorkerId
+from ..statements import script
+from .answers import translated
+from .base import Batch, Row, SqlJobStore, as_moment
+
+_FIELD_OF = {
+    "ids": "id",
+    "attempts": "attempt",
+    "durations": "duration_ms",
+    "outputs": "output",
+    "errors": "error",
+    "retry_seconds": "retry_seconds",
+    "finals": "is_final",
+    "seconds": "delay_seconds",
+    "reasons": "reason",
+    "progress": "progress",
+    "items": "item_id",
+}
+_CARRIED_ON = ("id", "attempt", "next_status", "delay_seconds", "error", "duration_ms")  # from the first statement
+_UNLOCKED = ("free_key", "note_keys")  # their first statement only looks, so another may come between
+_MOMENTS = ("run_at", "created_at", "started_at", "lease_until", "first_failed_at", "last_failed_at", "read_at")
+_JOBS_PER_INSERT = 1000
+_KEYS_PER_READ = 25
+Entry = Mapping[str, object]
+
+
+class PortableJobStore(SqlJobStore):
+    """The queue in databases whose statements change one table and return no rows."""
+
+    @abc.abstractmethod
+    def _insert_one(self, connection: Connection, job: NewJob) -> JobId | None:
+        """Add a job; return its id, None when its key is taken."""
+
+    # Changing
+
+    def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+        with self._writing(None) as connection:
+            return self._change_on(connection, name, batch, **values)
+
+    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> list[Row]:
+        find, *changes = script(self.dialect, name)
+        entries = _entries(batch)
+        if batch and not entries:
+            return []
+        with translated(self.engine):
+            found = self._execute(connection, find, entries, values)
+            if not found.returns_rows:
+                return []
+            rows = found.all()
+            if rows and changes:
+                good = _good(entries, [row._mapping for row in rows])
+                for change in changes:
+                    done = self._execute(connection, change, good, values)
+                    if name not in _UNLOCKED and not change.startswith("INSERT"):
+                        _checked(done.rowcount, len(good))
+        return list(rows)
+
+    def _execute(
+        self, connection: Connection, sql: str, entries: Sequence[Entry], values: Mapping[str, object]
+    ) -> CursorResult[Any]:
+        given = {"batch": _json([_said(entry) for entry in entries]), **values, "ahead_seconds": self._ahead_seconds()}
+        return connection.exec_driver_sql(sql, given)
+
+    # Adding
+
+    def _note_keys(self, connection: Connection, topic: str) -> None:
+        self._change_on(connection, "note_keys", {}, topic=topic)
+
+    def _free_key(self, connection: Connection, topic: str, unique_key: str) -> None:
+        self._change_on(connection, "free_key", {}, topic=topic, unique_key=unique_key)
+
+    def _insert_many(self, connection: Connection, jobs: Sequence[NewJob]) -> int:
+        [sql] = script(self.dialect, "enqueue_many")
+        for start in range(0, len(jobs), _JOBS_PER_INSERT):
+            rows = [self._bulk_columns(job) for job in jobs[start : start + _JOBS_PER_INSERT]]
+            with translated(self.engine):
+                connection.exec_driver_sql(sql, rows)
+        return len(jobs)
+
+    def _bulk_columns(self, job: NewJob) -> dict[str, object]:
+        return {**self._columns(job), "status": "ready" if job.run_at is None else "scheduled"}
+
+    # Claiming
+
+    def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+        waiting = self._read("waiting_topics", topics=_json(topics))
+        if not waiting:
+            return []
+        claimed: list[Row] = []
+        with self._writing(None) as connection:
+            for (topic,) in waiting:
+                free = capacity - len(claimed)
+                claimed += self._change_on(connection, "claim", {}, topic=topic, worker=worker, capacity=free)
+                if len(claimed) >= capacity:
+                    break
+        return self._claimed(claimed)
+
+    def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
+        return [
+            job._replace(
+                run_at=None if job.run_at is None else as_moment(job.run_at), created_at=as_moment(job.created_at)
+            )
+            for job in super()._claimed(rows)
+        ]
+
+    def _ready_of_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int], capacity: int) -> list[Row]:
+        """Read a few keys at a time, each no further than it has room, until there is enough."""
+        picked: list[Row] = []
+        keys = list(rooms)
+        for start in range(0, len(keys), _KEYS_PER_READ):
+            if len(picked) < capacity:
+                some = {key: rooms[key] for key in keys[start : start + _KEYS_PER_READ]}
+                picked += self._read_keys(connection, topic, some)
+        return picked[:capacity]
+
+    def _read_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int]) -> list[Row]:
+        [of_one_key] = script(self.dialect, "ready_of_keys")
+        values: dict[str, object] = {"topic": topic}
+        parts = []
+        for number, (key, room) in enumerate(rooms.items()):
+            parts.append(f"SELECT * FROM ({_numbered(of_one_key, number)}) AS key_{number}")
+            values |= {f"limit_key_{number}": key, f"room_{number}": room}
+        with translated(self.engine):
+            return list(connection.exec_driver_sql(" UNION ALL ".join(parts), values).all())
+
+    # Looking
+
+    def _viewed(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        moments = {name: as_moment(columns[name]) for name in _MOMENTS if columns[name] is not None}
+        return {**columns, **moments}
+
+    def take_slot(self, connection: Connection, name: str, slot: datetime) -> bool:
+        """Return whether the periodic run at ``slot`` is ours to enqueue, in this transaction [PERIODIC-1]."""
+        note, move = script(self.dialect, "take_slot")
+        values = {"name": name, "slot": self._moment(slot)}
+        with translated(self.engine):
+            self._execute(connection, note, (), values)
+            return self._execute(connection, move, (), values).rowcount == 1
+
+
+def _entries(batch: Batch) -> list[Entry]:
+    """Return a batch of columns as rows in the order of their ids, so that all lock in the same order."""
+    names = [_FIELD_OF[column] for column in batch]
+    rows: list[Entry] = [dict(zip(names, row, strict=True)) for row in zip(*batch.values(), strict=True)]
+    return sorted(rows, key=_claim_of) if "id" in names else rows
+
+
+def _good(entries: Sequence[Entry], found: Sequence[Mapping[Any, Any]]) -> list[Entry]:
+    """Return what was found, in the order of ids, each with what was reported about it."""
+    reports = {_claim_of(entry): entry for entry in entries}
+    carried = ({name: row[name] for name in _CARRIED_ON if name in row} for row in found)
+    return sorted(({**reports.get(_claim_of(row), {}), **row} for row in carried), key=_claim_of)
+
+
+def _claim_of(entry: Entry) -> tuple[Any, Any]:
+    return entry.get("id", 0), entry.get("attempt", 0)
+
+
+def _checked(changed: int, expected: int) -> None:
+    """See that a change met every row the first statement found: they cannot have changed meanwhile."""
+    if changed != expected:
+        raise JobError(f"A change of {expected} jobs met {changed}. It was undone; please report this.")
+
+
+def _json(value: Sequence[object]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _said(entry: Entry) -> Entry:
+    """Leave out what is not said: databases differ in what JSON's null becomes in a column."""
+    said = ((name, value) for name, value in entry.items() if value is not None)
+    return {name: int(value) if isinstance(value, bool) else value for name, value in said}
+
+
+def _numbered(sql: str, number: int) -> str:
+    """Return the statement with parameters of its own, so that it can stand beside others of its kind."""
+    return re.sub(r"(?<=[:(])(limit_key|room)\b", rf"\1_{number}", sql)

@@ -1,0 +1,99 @@
+"""What a worker needs of its queue: the store in the database keeps it, and so does the client of a remote one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sqlalchemy.engine import Connection, Engine
+
+from ...core.clock import Clock
+from ..model import Claim, ClaimedJob, Failure, JobStatus, PutBack, Stopped, Success, WorkerId
+
+
+class WakeUps(Protocol):
+    """Tells a worker that there is something to do."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self) -> None:
+        """End."""
+        ...
+
+
+class WorkerStore(Protocol):
+    """The queue as a worker sees it. ``SqlJobStore`` documents what each method promises."""
+
+    @property
+    def engine(self) -> Engine | None:
+        """Return the database; None for a worker that has no access to one."""
+        ...
+
+    @property
+    def notifies(self) -> bool:
+        """Return whether news arrives without polling."""
+        ...
+
+    def wake_ups(
+        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+    ) -> WakeUps | None:
+        """Return what brings the news of these topics, None where the worker must poll."""
+        ...
+
+    def claim(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+        """Claim jobs of the topics."""
+        ...
+
+    def claim_limited(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+        """Claim from a limited topic."""
+        ...
+
+    def limited_topics(self) -> list[str]:
+        """Return the topics to pass to ``claim_limited``."""
+        ...
+
+    def promote(self, limit: int = 1000) -> int:
+        """Let scheduled jobs whose time has come be claimed."""
+        ...
+
+    def next_due_seconds(self) -> float | None:
+        """Return how long it is until the next scheduled job is due."""
+        ...
+
+    def heartbeat(self, worker: WorkerId, claims: Sequence[Claim]) -> dict[Claim, str | None]:
+        """Extend leases."""
+        ...
+
+    def progress(self, worker: WorkerId, claim: Claim, progress: str | None) -> bool:
+        """Extend one lease and say how far the work is."""
+        ...
+
+    def complete(self, worker: WorkerId, reports: Sequence[Success]) -> set[Claim]:
+        """End jobs that succeeded."""
+        ...
+
+    def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> bool:
+        """End one job inside the handler's transaction."""
+        ...
+
+    def fail(self, worker: WorkerId, reports: Sequence[Failure]) -> dict[Claim, JobStatus]:
+        """End attempts that failed."""
+        ...
+
+    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
+        """Give jobs back."""
+        ...
+
+    def end_cancelled(self, worker: WorkerId, reports: Sequence[Stopped]) -> set[Claim]:
+        """End jobs that were asked to stop and did."""
+        ...
+
+    def has_landed(self, job: ClaimedJob) -> bool:
+        """Return whether the success of this attempt was recorded."""
+        ...
+
+    def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
+        """End attempts whose lease has passed."""
+        ...

@@ -1,0 +1,87 @@
+"""The audit: who changed what by hand, and when. A row is written in the transaction of the change itself."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Connection, Engine
+
+from .database import reading
+from .paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
+from .schema import ID_LENGTH, audit_table
+from .times import database_time
+
+_KIND = "audit"
+_ACTION_LENGTH = 100
+_TARGET_LENGTH = 500
+_columns = audit_table.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One change made by hand."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    details: dict[str, Any] | None
+
+
+def record(
+    connection: Connection, actor: str, action: str, target: str, details: Mapping[str, object] | None = None
+) -> None:
+    """Write down a change in the transaction that makes it. Long names are cut: no change fails for its audit."""
+    values = {
+        "at": database_time(connection.dialect),
+        "actor": actor[:ID_LENGTH],
+        "action": action[:_ACTION_LENGTH],
+        "target": target[:_TARGET_LENGTH],
+        "details": None if details is None else json.dumps(dict(details), ensure_ascii=False),
+    }
+    connection.execute(insert(audit_table).values(values))
+
+
+def page(
+    engine: Engine,
+    *,
+    action: str | None = None,
+    target: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+    after: str | None = None,
+) -> Page[AuditRow]:
+    """Return the newest changes by hand, or those behind the page that ended with the token ``after``.
+
+    Raises:
+        ConfigurationError: the limit or the token is wrong, or the tables are missing.
+    """
+    query = select(audit_table).order_by(_columns.id.desc())
+    if action is not None:
+        query = query.where(_columns.action == action)
+    if target is not None:
+        query = query.where(_columns.target == target)
+    if after is not None:
+        query = query.where(_columns.id < position_in(_KIND, after, [int])[0])
+    with reading(engine) as connection:
+        rows = connection.execute(query.limit(checked_limit(limit) + 1)).mappings().all()
+    items = [AuditRow(**{**row, "details": _details(row["details"])}) for row in rows[:limit]]
+    return Page(items, token_of(_KIND, items[-1].id) if len(rows) > limit else None)
+
+
+def present_user() -> str:
+    """Return who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def _details(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else dict(json.loads(text))

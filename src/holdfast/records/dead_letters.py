@@ -1,0 +1,269 @@
+"""Dead letters: what could not be done, with its payload and its error, until a person deals with it.
+
+A letter is Pending until it is resolved, retried or expired, each of which happens once: the change is a
+compare-and-set on Pending, and whoever comes second is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, func, insert, select, tuple_, update
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from ..core.errors import ConfigurationError, Conflict, NotFoundError
+from . import audit
+from .database import changing, reading, translated
+from .fitting import check_fits
+from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
+from .row_keys import LONGEST_KEY, dead_letter_key
+from .schema import PUBLISHER, dead_letters_table
+from .times import database_now, database_time
+
+_KIND = "dead letters"
+_MOST_OF_ONE_ITEM = 1000
+_columns = dead_letters_table.c
+_newest_first = (_columns.last_failure_at.desc(), _columns.engine.desc(), _columns.row_key.desc())
+
+
+class LetterStatus(StrEnum):
+    """Where a dead letter stands."""
+
+    PENDING = "Pending"
+    RESOLVED = "Resolved"
+    EXPIRED = "Expired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One item that could not be done. ``retried_as`` names the item it was put back as."""
+
+    engine: str
+    row_key: str
+    instance_id: str = PUBLISHER
+    original_queue: str
+    original_message: str
+    error_message: str
+    dequeue_count: int
+    first_failure_at: datetime
+    last_failure_at: datetime
+    status: LetterStatus = LetterStatus.PENDING
+    resolution_notes: str | None = None
+    resolved_at: datetime | None = None
+    resolved_by: str | None = None
+    correlation_id: str
+    item_id: str | None = None
+    retried_as: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """Which letters are wanted: those that fit everything that is not None.
+
+    ``since`` and ``until`` are about the last failure; ``error`` is a part of the error's text, in any case.
+    """
+
+    engine: str | None = None
+    status: LetterStatus | None = None
+    instance_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    correlation_id: str | None = None
+    error: str | None = None
+
+
+_EVERY_LETTER = LetterFilter()
+
+
+class DeadLetters:
+    """The dead letters in a database.
+
+    Every method raises ``ConfigurationError`` when the tables are missing and ``DbConnectionError`` when the database
+    does not answer.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, connection: Connection, letter: DeadLetter) -> bool:
+        """Add a letter to the caller's transaction; False when it is there already, and then nothing is changed.
+
+        Raises:
+            ConfigurationError: an id is empty or too long; nothing was written.
+        """
+        _check(letter)
+        with translated(self._engine, writes=True):
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(dead_letters_table).values(_row_of(letter)))
+            except IntegrityError:
+                if self.get(letter.engine, letter.row_key, connection) is None:
+                    raise
+                return False
+        return True
+
+    def get(self, engine_name: str, row_key: str, connection: Connection | None = None) -> DeadLetter | None:
+        """Return one letter."""
+        query = select(dead_letters_table).where(_columns.engine == engine_name, _columns.row_key == row_key)
+        with reading(self._engine, connection) as open_connection:
+            row = open_connection.execute(query).one_or_none()
+        return None if row is None else _letter(row)
+
+    def page(
+        self, wanted: LetterFilter = _EVERY_LETTER, limit: int = DEFAULT_LIMIT, after: str | None = None
+    ) -> Page[DeadLetter]:
+        """Return the letters that failed last, or those behind the page that ended with the token ``after``.
+
+        Raises:
+            ConfigurationError: the limit or the token is wrong.
+        """
+        query = select(dead_letters_table).where(*_conditions(wanted)).order_by(*_newest_first)
+        if after is not None:
+            query = query.where(_behind(after))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
+        items = [_letter(row) for row in rows[:limit]]
+        return Page(items, _token(items[-1]) if len(rows) > limit else None)
+
+    def count(self, wanted: LetterFilter = _EVERY_LETTER) -> int:
+        """Return how many letters are wanted."""
+        query = select(func.count()).select_from(dead_letters_table).where(*_conditions(wanted))
+        with reading(self._engine) as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def of_item(self, item_id: str, connection: Connection | None = None) -> list[DeadLetter]:
+        """Return the letters of one item, oldest first; at most the first 1,000."""
+        query = select(dead_letters_table).where(_columns.item_id == item_id)
+        query = query.order_by(_columns.last_failure_at, _columns.row_key).limit(_MOST_OF_ONE_ITEM)
+        with reading(self._engine, connection) as open_connection:
+            return [_letter(row) for row in open_connection.execute(query)]
+
+    def resolve(self, engine_name: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+        """Mark a letter as dealt with, audited, and return it.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending; nothing was changed.
+        """
+        with changing(self._engine) as connection:
+            values = {
+                "status": LetterStatus.RESOLVED.value,
+                "resolution_notes": notes,
+                "resolved_at": database_time(connection.dialect),
+                "resolved_by": actor,
+            }
+            named = and_(_columns.engine == engine_name, _columns.row_key == row_key)
+            is_ours = _set_if_pending(connection, named, values) == 1
+            letter = self.get(engine_name, row_key, connection)
+            if letter is None:
+                raise NotFoundError(f"There is no dead letter '{row_key}' of engine '{engine_name}'.")
+            if not is_ours:
+                raise Conflict(f"{told_state(letter)}; nothing was changed.")
+            audit.record(connection, actor, "dlq resolve", f"{engine_name}/{row_key}", {"notes": notes})
+        return letter
+
+    def expire(self, older_than_days: float, engine_name: str | None = None, *, actor: str) -> int:
+        """Give up on Pending letters that failed longer ago than that, audited; return how many.
+
+        Raises:
+            ConfigurationError: the number of days is negative.
+        """
+        if older_than_days < 0:
+            raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
+        with changing(self._engine) as connection:
+            until = database_now(connection) - timedelta(days=older_than_days)
+            wanted = and_(*_conditions(LetterFilter(engine=engine_name, until=until)))
+            expired = _set_if_pending(connection, wanted, {"status": LetterStatus.EXPIRED.value})
+            if expired:
+                details = {"older_than_days": older_than_days, "expired": expired}
+                audit.record(connection, actor, "dlq expire", engine_name or "every engine", details)
+        return expired
+
+    def lock_pending(self, connection: Connection, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Return those of the letters that are still Pending; the transaction holds them until it ends."""
+        keys = [(letter.engine, letter.row_key) for letter in letters]
+        query = select(dead_letters_table).where(
+            tuple_(_columns.engine, _columns.row_key).in_(keys), _columns.status == LetterStatus.PENDING.value
+        )
+        with translated(self._engine, writes=True):
+            rows = connection.execute(query.order_by(*_newest_first).with_for_update())
+            return [_letter(row) for row in rows]
+
+
+def new_letter(*, item: str, row_key: str | None = None, **fields: Any) -> DeadLetter:
+    """Return a letter about ``item``, its row key made from the item and the moment of the last failure."""
+    key = row_key or dead_letter_key(item, fields["last_failure_at"])
+    return DeadLetter(row_key=key, item_id=item, **fields)
+
+
+def told_state(letter: DeadLetter) -> str:
+    """Return for people what became of a letter."""
+    by = f" by {letter.resolved_by}" if letter.resolved_by else ""
+    notes = f" ({letter.resolution_notes})" if letter.resolution_notes else ""
+    return f"The dead letter '{letter.row_key}' of engine '{letter.engine}' is {letter.status.value}{by}{notes}"
+
+
+def _set_if_pending(connection: Connection, wanted: ColumnElement[bool], values: Mapping[str, object]) -> int:
+    """Change the wanted letters that are Pending, and return how many: the compare-and-set of every change."""
+    is_pending = _columns.status == LetterStatus.PENDING.value
+    return connection.execute(update(dead_letters_table).where(wanted, is_pending).values(values)).rowcount
+
+
+def _check(letter: DeadLetter) -> None:
+    check_fits(
+        letter.engine,
+        instance_id=letter.instance_id,
+        original_queue=letter.original_queue,
+        correlation_id=letter.correlation_id,
+        item_id=letter.item_id,
+    )
+    if not 0 < len(letter.row_key) <= LONGEST_KEY:
+        raise ConfigurationError(
+            f"The row key '{letter.row_key[:40]}…' has {len(letter.row_key)} characters. Use 1 to {LONGEST_KEY}."
+        )
+
+
+def _conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
+    for name in ("engine", "status", "instance_id", "correlation_id"):
+        value = getattr(wanted, name)
+        if value is not None:
+            yield _columns[name] == str(value)
+    if wanted.since is not None:
+        yield _columns.last_failure_at >= wanted.since
+    if wanted.until is not None:
+        yield _columns.last_failure_at < wanted.until
+    if wanted.error is not None:
+        yield _columns.error_message.icontains(wanted.error, autoescape=True)
+
+
+def _token(letter: DeadLetter) -> str:
+    return token_of(_KIND, letter.last_failure_at.isoformat(), letter.engine, letter.row_key)
+
+
+def _behind(token: str) -> ColumnElement[bool]:
+    text, engine_name, row_key = position_in(_KIND, token, [str, str, str])
+    moment = moment_in(_KIND, token, text)
+    # The first condition says nothing new, but every database can use an index for it.
+    row = tuple_(_columns.last_failure_at, _columns.engine, _columns.row_key)
+    return and_(_columns.last_failure_at <= moment, row < tuple_(moment, engine_name, row_key))
+
+
+def _row_of(letter: DeadLetter) -> dict[str, Any]:
+    return {**asdict(letter), "status": letter.status.value}
+
+
+def _letter(row: Row[Any]) -> DeadLetter:
+    values = dict(row._mapping)
+    try:
+        status = LetterStatus(values.pop("status"))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"The dead letter '{values['row_key']}' has an unknown status ({error}). It was written by a newer "
+            "version: upgrade."
+        ) from error
+    return DeadLetter(status=status, **values)

@@ -1,0 +1,90 @@
+"""Retention: history and settled dead letters are forgotten after 90 days; Pending letters never are.
+
+Rows go in small batches, a transaction each, so that nobody waits for a long one. Several processes may prune at once,
+and one that dies has pruned what it has pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import and_, delete, or_, select, tuple_
+from sqlalchemy.engine import Engine
+
+from ..core.errors import ConfigurationError
+from .database import changing, reading
+from .dead_letters import LetterStatus
+from .schema import dead_letters_table, history_table
+from .times import database_now
+
+RETENTION_DAYS = 90.0
+_BATCH = 1000
+_letters = dead_letters_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows were forgotten."""
+
+    history: int
+    dead_letters: int
+
+
+def prune(
+    engine: Engine,
+    *,
+    history_days: float = RETENTION_DAYS,
+    dead_letter_days: float = RETENTION_DAYS,
+    batch_size: int = _BATCH,
+) -> Pruned:
+    """Forget history, resolved letters and expired letters older than that, by the database's time; return how many.
+
+    Raises:
+        ConfigurationError: a number makes no sense, or the tables are missing.
+        DbConnectionError: the database does not answer; what was forgotten before stays forgotten.
+    """
+    if history_days < 0 or dead_letter_days < 0 or batch_size < 1:
+        raise ConfigurationError(
+            f"Cannot prune after {history_days:g} and {dead_letter_days:g} days in batches of {batch_size}: days must "
+            "be 0 or more, a batch 1 or more."
+        )
+    with reading(engine) as connection:
+        now = database_now(connection)
+    return Pruned(
+        sum(_history_batches(engine, now - timedelta(days=history_days), batch_size)),
+        sum(_letter_batches(engine, now - timedelta(days=dead_letter_days), batch_size)),
+    )
+
+
+def _history_batches(engine: Engine, before: datetime, batch_size: int) -> Iterator[int]:
+    """Walk from the oldest id until a batch has nothing old: ids grow with time, so no scan of what is to stay."""
+    columns, last_id = history_table.c, 0
+    while True:
+        oldest = select(columns.id, columns.created_at).where(columns.id > last_id).order_by(columns.id)
+        with changing(engine) as connection:
+            rows = connection.execute(oldest.limit(batch_size)).all()
+            old = [row.id for row in rows if row.created_at < before]
+            if not old:
+                return
+            forgotten = connection.execute(delete(history_table).where(columns.id.in_(old))).rowcount
+        last_id = rows[-1].id
+        yield forgotten
+
+
+def _letter_batches(engine: Engine, before: datetime, batch_size: int) -> Iterator[int]:
+    resolved = and_(_letters.status == LetterStatus.RESOLVED.value, _letters.resolved_at < before)
+    expired = and_(_letters.status == LetterStatus.EXPIRED.value, _letters.last_failure_at < before)
+    is_settled = or_(resolved, expired)
+    key = tuple_(_letters.engine, _letters.row_key)
+    while True:
+        with changing(engine) as connection:
+            found = connection.execute(
+                select(_letters.engine, _letters.row_key).where(is_settled).limit(batch_size)
+            ).all()
+            keys = [(row.engine, row.row_key) for row in found]
+            if not keys:
+                return
+            forgotten = connection.execute(delete(dead_letters_table).where(key.in_(keys), is_settled)).rowcount
+        yield forgotten

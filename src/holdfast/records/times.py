@@ -1,0 +1,63 @@
+"""Moments in the tables of records: UTC and aware on our side, whatever the database keeps them as.
+
+PostgreSQL keeps instants; MariaDB and MySQL keep ``DATETIME(6)`` and SQLite keeps text, both in UTC and without a zone.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, func, literal_column, select
+from sqlalchemy.dialects.mysql import DATETIME
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from ..core.errors import ConfigurationError
+
+_DATABASE_TIME = {
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
+    "postgresql": "clock_timestamp()",
+    "mysql": "UTC_TIMESTAMP(6)",
+    "mariadb": "UTC_TIMESTAMP(6)",
+}
+
+
+class UtcMoment(TypeDecorator[datetime]):
+    """A column of moments that takes and gives aware datetimes, in UTC, to the microsecond."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return what the database keeps."""
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(DATETIME(fsp=6))
+        return dialect.type_descriptor(DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the moment as the driver wants it."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ConfigurationError(f"The time {value.isoformat()} has no time zone. Pass an aware datetime.")
+        in_utc = value.astimezone(UTC)
+        return in_utc if dialect.name == "postgresql" else in_utc.replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the moment, aware."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def database_time(dialect: Dialect) -> ColumnElement[datetime]:
+    """Return the expression for the database's own time, in the form the tables keep."""
+    words = _DATABASE_TIME.get(dialect.name)
+    return func.current_timestamp(type_=UtcMoment()) if words is None else literal_column(words, UtcMoment())
+
+
+def database_now(connection: Connection) -> datetime:
+    """Return the database's own time."""
+    return connection.execute(select(database_time(connection.dialect))).scalar_one()
