@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import psycopg
 
 from bench.queues import holdfast, raw
+from holdfast import Holdfast
 from tests.components.postgres import PostgresServer
 
 _ADD = "INSERT INTO raw_jobs (topic, payload) VALUES ('bench', '{}')"
@@ -38,7 +39,7 @@ def _holdfast(server: PostgresServer) -> Iterator[Callable[[], float]]:
     dsn = server.dsn(server.create_database())
     holdfast.prepare(dsn)
     started = _Starts()
-    app = holdfast.Holdfast(dsn)
+    app = Holdfast(dsn)
 
     @app.job(topic="bench")
     def note() -> None:
@@ -67,9 +68,9 @@ def _bare(server: PostgresServer) -> Iterator[Callable[[], float]]:
             connection.execute("LISTEN raw_jobs")
             is_listening.set()
             while not stop.is_set():
-                for _ in connection.notifies(timeout=0.5, stop_after=1):
-                    if connection.execute(raw.CLAIM, (raw.BATCH, "w")).fetchall():
-                        started.note()
+                heard = list(connection.notifies(timeout=0.5, stop_after=1))
+                if heard and connection.execute(raw.CLAIM, (raw.BATCH, "w")).fetchall():
+                    started.note()
 
     thread = threading.Thread(target=listen)
     thread.start()

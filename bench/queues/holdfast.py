@@ -40,6 +40,5 @@ def work(dsn: str, name: str) -> int:
     with psycopg.connect(dsn, autocommit=True) as connection:
         while connection.execute(_EMPTY).fetchone() != (True,):
             stop.wait(0.02)
-    stop.set()
-    thread.join()
+    stop.set()  # the process ends once the worker has
     return 0

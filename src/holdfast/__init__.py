@@ -24,12 +24,15 @@ from .core.errors import (
     FetchError,
     FingerprintMismatchError,
     HandlerError,
+    InvalidTransition,
+    JobError,
     LeaseAcquireError,
     LeaseConflictError,
     LostLeaseError,
     MissingDependencyError,
     MissingGrantError,
     NotFoundError,
+    PayloadError,
     PollerError,
     QueryError,
     SerializationError,
@@ -49,6 +52,12 @@ from .decorator.bindings import DbBindings
 from .decorator.metadata import get_db_metadata
 from .decorator.out import DbOut
 from .decorator.triggering import ModelChange
+from .jobs.context import JobContext
+from .jobs.definition import BoundJob, JobDefinition
+from .jobs.model import Enqueued, JobStatus
+from .jobs.outcomes import Discard, JobCancelled, Retry, Snooze
+from .jobs.queue import Jobs
+from .jobs.worker import WorkerSettings
 from .state.store import StateStore
 from .trigger.context import PollContext
 from .trigger.poll import PollTrigger
@@ -73,6 +82,7 @@ __all__ = [
     "AsyncDbReader",
     "AsyncDbWriter",
     "BlobCheckpointStore",
+    "BoundJob",
     "CommitError",
     "ConfigurationError",
     "Conflict",
@@ -86,13 +96,22 @@ __all__ = [
     "DbOut",
     "DbReader",
     "DbWriter",
+    "Discard",
     "EngineProvider",
+    "Enqueued",
     "EventNormalizer",
     "FetchError",
     "FetchResult",
     "FingerprintMismatchError",
     "HandlerError",
     "Holdfast",
+    "InvalidTransition",
+    "JobCancelled",
+    "JobContext",
+    "JobDefinition",
+    "JobError",
+    "JobStatus",
+    "Jobs",
     "LeaseAcquireError",
     "LeaseConflictError",
     "LostLeaseError",
@@ -102,15 +121,18 @@ __all__ = [
     "ModelChange",
     "NotFoundError",
     "OpenTelemetryCollector",
+    "PayloadError",
     "PollContext",
     "PollRunner",
     "PollTrigger",
     "PollerError",
     "QueryError",
     "RawRecord",
+    "Retry",
     "RetryPolicy",
     "RowChange",
     "SerializationError",
+    "Snooze",
     "SourceAdapter",
     "SourceConfigurationError",
     "SourceDescriptor",
@@ -119,6 +141,7 @@ __all__ = [
     "StateStoreError",
     "Unavailable",
     "UnreadableStateError",
+    "WorkerSettings",
     "WriteError",
     "get_db_metadata",
     "make_normalizer",

@@ -101,6 +101,7 @@ class Holdfast:
         self._stop = threading.Event()
         self.jobs = Jobs(self._provider, self._config, lambda: self.engine, clock=self._clock, metrics=metrics)
         self.job = self.jobs.job
+        self.periodic = self.jobs.periodic
 
     def __repr__(self) -> str:
         return f"Holdfast({safe_url(self._config.connection_url)!r}, app_name={self.app_name!r})"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import EngineProvider
+from tests.cli.desk import Desk
 from tests.cli.shop import Shop
 
 
@@ -13,4 +14,24 @@ from tests.cli.shop import Shop
 def shop(tmp_path: Path) -> Iterator[Shop]:
     provider = EngineProvider()
     yield Shop(tmp_path, provider)
+    provider.dispose_all()
+
+
+@pytest.fixture
+def bare_desk(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    """An application whose database has no tables yet."""
+    provider = EngineProvider()
+    yield Desk(sqlite_url, provider, monkeypatch, capsys)
+    provider.dispose_all()
+
+
+@pytest.fixture(params=["postgres_url", "sqlite_url"])
+def desk(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Desk]:
+    """An application with an empty queue."""
+    provider = EngineProvider()
+    opened = Desk(request.getfixturevalue(request.param), provider, monkeypatch, capsys)
+    opened.hf.migrate()
+    yield opened
     provider.dispose_all()

@@ -51,7 +51,8 @@ def test_a_running_job_shows_its_lease(queue: Queue) -> None:
     [job] = find(queue.engine).items
     assert (job.status, job.locked_by, job.attempt) == (JobStatus.RUNNING, "anne", 1)
     assert job.started_at is not None
-    assert job.lease_until == job.started_at + timedelta(seconds=30)
+    assert job.lease_until is not None
+    assert job.lease_until > job.started_at
     assert job.correlation_id == job.item_id == f"job-{claimed.id}"
 
 

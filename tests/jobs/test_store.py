@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,7 +25,15 @@ from holdfast.jobs.model import (
     TopicLimits,
     WorkerId,
 )
-from tests.jobs.queues import ANNE, BERT, Queue
+from tests.jobs.conftest import DATABASES
+from tests.jobs.queues import ANNE, BERT, Queue, open_queue
+
+
+@pytest.fixture(params=(*DATABASES, "postgres15_url"))
+def queue(request: pytest.FixtureRequest) -> Iterator[Queue]:
+    """One more database than elsewhere: this suite is what a store must pass."""
+    with open_queue(request.getfixturevalue(request.param)) as opened:
+        yield opened
 
 
 def succeeded(job: ClaimedJob, output: str | None = None) -> Success:

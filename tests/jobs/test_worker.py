@@ -179,8 +179,13 @@ def test_a_long_job_keeps_its_lease_and_others_do_not_get_it(queue: Queue) -> No
     lease = "SELECT lease_until FROM holdfast_jobs"
     with work.running():
         wait_until(lambda: bool(runs), "the job to start")
-        seen = {str(queue.rows(lease)[0]["lease_until"])}
-        wait_until(lambda: bool(seen.add(str(queue.rows(lease)[0]["lease_until"])) or len(seen) >= 6), "beats")
+        seen: set[str] = set()
+
+        def has_beaten() -> bool:
+            seen.add(str(queue.rows(lease)[0]["lease_until"]))
+            return len(seen) >= 6
+
+        wait_until(has_beaten, "beats")
         release.set()
         work.until_empty()
     assert runs == [1]

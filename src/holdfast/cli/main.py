@@ -13,7 +13,11 @@ from typer.main import get_command
 from .._version import __version__
 from . import reset as reset_commands  # noqa: F401 - adds its commands to the trigger group
 from .demo.command import demo
+from .dlq import dlq_app
 from .exits import EXIT_CODES_HELP, exit_code_of, sentence_of
+from .history import history_app
+from .jobs import jobs_app
+from .jobs_server import jobs_server
 from .logs import is_debugging
 from .new import new_app
 from .output import print_error, print_line, redacted
@@ -29,8 +33,12 @@ app = typer.Typer(
 )
 app.command("run", epilog=EXIT_CODES_HELP)(run)
 app.command("migrate", epilog=EXIT_CODES_HELP)(migrate)
+app.command("jobs-server", epilog=EXIT_CODES_HELP)(jobs_server)
 app.command("demo")(demo)
 app.add_typer(trigger_app, name="trigger")
+app.add_typer(jobs_app, name="jobs")
+app.add_typer(dlq_app, name="dlq")
+app.add_typer(history_app, name="history")
 app.add_typer(new_app, name="new")
 
 

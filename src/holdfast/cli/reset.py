@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ from ..state import document as doc
 from ..state import reset as kernel
 from ..state.reset import AuditEntry
 from ..trigger.sources.protocol import SourceAdapter
-from .exits import CommandError, ExitCode
+from .guard import confirm
 from .loading import load_app
 from .logs import configure_logging
 from .options import AppOption, JsonOption, TriggerName
-from .output import print_json, print_line, print_note, shown_cursor
+from .output import print_json, print_line, shown_cursor
 from .pollers import CountingSource, Poller, TypableSource, described_audit, find_poller, require_tables
 from .trigger import trigger_app
 
@@ -240,15 +239,7 @@ def _refuse_live_lease(poller: Poller, checkpoint: JsonObject) -> None:
 
 
 def _confirm(name: str, effect: str, guard: Guard) -> None:
-    """Go on only when told so: by --yes, or by a person who types the trigger's name."""
-    print_note(effect)
-    if guard.yes:
-        return
-    if not sys.stdin.isatty():
-        raise _refused("Nothing was changed: there is no terminal to confirm on. Pass --yes if you are sure.")
-    typed = typer.prompt(f"Type the trigger's name ({name}) to go on", default="", show_default=False, err=True)
-    if typed.strip() != name:
-        raise _refused("Nothing was changed: what was typed is not the trigger's name.")
+    confirm(effect, word=name, what="the trigger's name", yes=guard.yes)
 
 
 def _tell_dry_run(name: str, command: str, preview: Preview, target: str, guard: Guard) -> None:
@@ -287,7 +278,3 @@ def _rows(count: int) -> str:
 
 def _descriptor(source: SourceAdapter | None) -> SourceDescriptor | None:
     return None if source is None else source.source_descriptor
-
-
-def _refused(message: str) -> CommandError:
-    return CommandError(message, ExitCode.REFUSED)

@@ -19,18 +19,24 @@ from .output import print_error, print_json, print_line
 _DrainOption = Annotated[
     float, typer.Option("--drain-seconds", min=0.0, help="How long running handlers may take to finish when stopping.")
 ]
+_ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="How many jobs run at once.")]
+_TopicsOption = Annotated[
+    list[str] | None, typer.Option("--topic", help="Run the jobs of this topic only; may be given several times.")
+]
 _MigrateOption = Annotated[bool, typer.Option("--migrate", help="Create or upgrade Holdfast's tables first.")]
 
 
 def run(
     app: AppArgument = None,
     drain_seconds: _DrainOption = 30.0,
+    concurrency: _ConcurrencyOption = 10,
+    topic: _TopicsOption = None,
     migrate: _MigrateOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Run every trigger of an application until SIGTERM or Ctrl-C, then let running handlers finish.
+    """Run the triggers and jobs of an application until SIGTERM or Ctrl-C, then let running handlers finish.
 
-    Ends with 0 when all of them finished, with 1 when one did not: its batch is delivered again by the next worker.
+    Ends with 0 when all of them finished, with 1 when one did not: its work is done again by the next worker.
     """
     hf = load_app(app)
     configure_logging(verbose)
@@ -40,14 +46,16 @@ def run(
     def started() -> None:
         for name in hf.triggers:
             print_line(_prepared(hf, name))
+        for line in _prepared_jobs(hf, topic):
+            print_line(line)
         print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
 
-    if hf.run(drain_seconds=drain_seconds, on_started=started):
+    if hf.run(drain_seconds=drain_seconds, concurrency=concurrency, topics=topic, on_started=started):
         print_line("Stopped: every handler finished, and no lease is held any more.")
     else:
         print_error(
-            f"A handler did not finish within {drain_seconds:g} s and was abandoned. Nothing of its batch was "
-            "committed; its lease was given up, and the next worker delivers the batch again."
+            f"A handler did not finish within {drain_seconds:g} s and was abandoned. Nothing of its work was "
+            "committed; its lease was given up, and the next worker does the work again."
         )
         _leave_without_waiting()
 
@@ -68,6 +76,16 @@ def _prepared(hf: Holdfast, name: str) -> str:
     source = hf.runner(name).source
     descriptor = source.source_descriptor
     return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), horizon {source.capability().horizon}"
+
+
+def _prepared_jobs(hf: Holdfast, topics: list[str] | None) -> list[str]:
+    """Return a line about each topic whose jobs are about to run, and about each periodic job."""
+    found: dict[str, list[str]] = {}
+    for item in hf.jobs.definitions:
+        if topics is None or item.topic in topics:
+            found.setdefault(item.topic, []).append(item.operation)
+    jobs = [f"Topic {topic}: runs {', '.join(sorted(names))}" for topic, names in sorted(found.items())]
+    return jobs + [f"Periodic {item.name}: '{item.cron}' {item.timezone}" for item in hf.jobs.periodics]
 
 
 def _shown_migrations(applied: list[str]) -> str:

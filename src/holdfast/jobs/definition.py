@@ -219,13 +219,16 @@ class BoundJob:
         """
         store = self.definition.store()
         joined = _joined(connection, store)
-        jobs = self._numbered(arguments, self._run_at(store, joined))
-        if len(jobs) > 1 and "unique_key" in self.columns:
+        shared = self._shared(self._run_at(store, joined))
+        payloads = self._payloads(arguments)
+        if "unique_key" not in shared:
+            return store.enqueue_batch(NewJob(payload="", **shared), payloads, joined)
+        if len(payloads) > 1:
             raise ConfigurationError(
-                f"unique_key {self.columns['unique_key']!r} can be held by one job, and {len(jobs)} were to be "
-                "enqueued with it. Enqueue each with a key of its own."
+                f"unique_key {shared['unique_key']!r} can be held by one job, and {len(payloads)} were to be enqueued "
+                "with it. Enqueue each with a key of its own."
             )
-        return store.enqueue_many(jobs, joined)
+        return store.enqueue_many([NewJob(payload=payload, **shared) for payload in payloads], joined)
 
     async def enqueue_async(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
         """Do as ``enqueue``, without holding up the event loop."""
@@ -243,16 +246,16 @@ class BoundJob:
         """
         return NewJob(payload=self.definition.codec.encode(arguments), **self._shared(run_at))
 
-    def _numbered(self, arguments: Iterable[Arguments], run_at: datetime | None) -> list[NewJob]:
-        """Return a job for each set of arguments; an error tells the number of the set."""
-        shared, encode = self._shared(run_at), self.definition.codec.encode
-        jobs: list[NewJob] = []
+    def _payloads(self, arguments: Iterable[Arguments]) -> list[str]:
+        """Return a payload for each set of arguments; an error tells the number of the set."""
+        encode = self.definition.codec.encode
+        payloads: list[str] = []
         try:
             for given in arguments:
-                jobs.append(NewJob(payload=encode(_checked_mapping(given)), **shared))
+                payloads.append(encode(_checked_mapping(given)))
         except PayloadError as error:
-            raise PayloadError(f"Arguments [{len(jobs)}] of many, none of which was enqueued: {error}") from error
-        return jobs
+            raise PayloadError(f"Arguments [{len(payloads)}] of many, none of which was enqueued: {error}") from error
+        return payloads
 
     def _shared(self, run_at: datetime | None) -> dict[str, Any]:
         definition, settings = self.definition, self.definition.settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,11 @@ from ..core.config import DbConfig
 from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
-from .definition import JobDefinition
+from ..records.retention import prune as prune_records
+from .definition import BoundJob, JobDefinition
 from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats
 from .payload import MAX_PAYLOAD_BYTES
+from .periodic import Periodic, PeriodicEnqueuer
 from .settings import JobSettings, Rate, limits_of
 from .stores.base import SqlJobStore
 from .stores.choose import job_store
@@ -26,6 +28,9 @@ from .worker import JobWorker, WorkerSettings
 _POOL_SIZE = 5
 _POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
 _KEEPER_RECYCLE_SECONDS = 3597
+_PRUNE_SECONDS = 3600.0
+_PRUNED_AT_ONCE = 1000
+_ENDED_JOBS_SECONDS = 90 * 86_400.0
 _APART_RECYCLE_SECONDS = 3596
 
 
@@ -54,6 +59,7 @@ class Jobs:
         self._metrics = metrics
         self._store: SqlJobStore | None = None
         self._definitions: dict[tuple[str, str], JobDefinition] = {}
+        self._periodics: dict[str, Periodic] = {}
 
     @property
     def definitions(self) -> list[JobDefinition]:
@@ -128,6 +134,37 @@ class Jobs:
 
         return register
 
+    def periodic(
+        self,
+        job: JobDefinition | BoundJob,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+    ) -> Periodic:
+        """Enqueue a job at every slot of a cron expression, once across all workers.
+
+        ``name`` (the job's own when left out) is what its place is remembered by, so it should not change.
+
+        Raises:
+            ConfigurationError: the expression, the zone or the name cannot be used.
+            PayloadError: the arguments do not fit the handler.
+        """
+        definition = job.definition if isinstance(job, BoundJob) else job
+        periodic = Periodic(name or definition.operation, cron, timezone, job, arguments or {})
+        if periodic.name in self._periodics:
+            raise ConfigurationError(
+                f"There are two periodic jobs named '{periodic.name}'. Pass name=… to one of them."
+            )
+        self._periodics[periodic.name] = periodic
+        return periodic
+
+    @property
+    def periodics(self) -> list[Periodic]:
+        """Return the declared periodic jobs."""
+        return list(self._periodics.values())
+
     def _add(self, definition: JobDefinition) -> None:
         key = (definition.topic, definition.operation)
         if key in self._definitions:
@@ -166,7 +203,15 @@ class Jobs:
             settings=settings,
             metrics=self._metrics,
             clock=self._clock,
+            chores=[PeriodicEnqueuer(self.store, self.periodics, self._clock).tick, self._prune],
         )
+
+    def _prune(self) -> float:
+        """Forget what is past its retention."""
+        while self.store.prune(_ENDED_JOBS_SECONDS) >= _PRUNED_AT_ONCE:
+            pass
+        prune_records(self.store.engine)
+        return _PRUNE_SECONDS
 
     def _declare_limits(self, definitions: Sequence[JobDefinition]) -> None:
         """Write down the limits of each topic, also that it has none any more."""

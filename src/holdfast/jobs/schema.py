@@ -14,4 +14,4 @@ def _create_job_tables(connection: Connection) -> None:
         connection.exec_driver_sql(sql)
 
 
-MIGRATIONS = (Migration(3, "jobs, topics and periodic jobs", _create_job_tables),)
+MIGRATIONS = (Migration(3, "jobs", _create_job_tables),)

@@ -14,6 +14,7 @@ from ..core.clock import Clock, SystemClock, new_id
 from ..core.errors import Ambiguous, ConfigurationError, Unavailable
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
+from .chores import Chore, Chores
 from .execution import Execution
 from .keeper import Keeper
 from .model import ClaimedJob, PutBack, WorkerId
@@ -60,6 +61,7 @@ class JobWorker:
         transaction_engine: where ``context.transaction`` is opened.
         handlers: what to run, by topic and operation.
         stop: when set, the worker drains and ends.
+        chores: what else to do now and then.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class JobWorker:
         settings: WorkerSettings | None = None,
         metrics: MetricsCollector | None = None,
         clock: Clock | None = None,
+        chores: Sequence[Chore] = (),
         name: str | None = None,
     ) -> None:
         self.id = WorkerId(name or f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
@@ -108,6 +111,7 @@ class JobWorker:
             on_reaped=self._look_for_due,
         )
         self._listener = self._listening()
+        self._chores = Chores(chores, self._telemetry, self._clock)
         self._pace = _Pace(self._settings.concurrency, self._settings.ahead)
         self._promote_at = 0.0
         self._limited: list[str] = []
@@ -124,11 +128,13 @@ class JobWorker:
         self._keeper.start()
         if self._listener is not None:
             self._listener.start()
+        self._chores.start()
         fetcher = threading.Thread(target=self._fetch, name="holdfast-jobs-fetcher", daemon=True)
         fetcher.start()
         while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
             pass  # a signal that another thread received is handled when this one wakes
         self._wake.set()
+        self._chores.stop()
         fetcher.join()
         return self._drain()
 
@@ -155,8 +161,10 @@ class JobWorker:
                 self._threads.wake()
 
     def _claim(self) -> int:
-        """Claim what there is room for and start it; return how many."""
-        self._promote_due()
+        """Claim what there is room for and start it, then look what is due; return how many jobs there were."""
+        return self._claim_ready() + self._promote_due()
+
+    def _claim_ready(self) -> int:
         free = self._pace.capacity() - len(self._in_flight)
         if free < 1:
             return 0
@@ -179,15 +187,17 @@ class JobWorker:
             poll = min(poll, _LEAST_POLL_SECONDS * 2 ** min(idle, 10))
         return max(0.0, min(poll, self._promote_at - self._clock.monotonic()))
 
-    def _promote_due(self) -> None:
+    def _promote_due(self) -> int:
+        """Let jobs whose time has come be claimed; return how many."""
         now = self._clock.monotonic()
         if now < self._promote_at:
-            return
+            return 0
         self._promote_at = now + self._settings.poll_seconds
-        self._store.promote()
+        promoted = self._store.promote()
         due_in = self._store.next_due_seconds()
         if due_in is not None:
             self._promote_at = now + min(self._settings.poll_seconds, max(_LEAST_POLL_SECONDS, due_in))
+        return promoted
 
     def _rotated_topics(self) -> list[str]:
         """Return the topics, another one first each time, so that a busy one does not starve the rest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -22,8 +22,8 @@ from .database import changing, reading, translated
 from .fitting import check_fits
 from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
 from .row_keys import LONGEST_KEY, dead_letter_key
-from .schema import PUBLISHER, dead_letters_table
-from .times import database_now, database_time
+from .schema import ID_LENGTH, PUBLISHER, dead_letters_table
+from .times import database_now, database_time, days_before
 
 _KIND = "dead letters"
 _MOST_OF_ONE_ITEM = 1000
@@ -155,7 +155,7 @@ class DeadLetters:
                 "status": LetterStatus.RESOLVED.value,
                 "resolution_notes": notes,
                 "resolved_at": database_time(connection.dialect),
-                "resolved_by": actor,
+                "resolved_by": actor[:ID_LENGTH],
             }
             named = and_(_columns.engine == engine_name, _columns.row_key == row_key)
             is_ours = _set_if_pending(connection, named, values) == 1
@@ -176,7 +176,7 @@ class DeadLetters:
         if older_than_days < 0:
             raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
         with changing(self._engine) as connection:
-            until = database_now(connection) - timedelta(days=older_than_days)
+            until = days_before(database_now(connection), older_than_days)
             wanted = and_(*_conditions(LetterFilter(engine=engine_name, until=until)))
             expired = _set_if_pending(connection, wanted, {"status": LetterStatus.EXPIRED.value})
             if expired:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import and_, delete, or_, select, tuple_
 from sqlalchemy.engine import Engine
@@ -17,7 +17,7 @@ from ..core.errors import ConfigurationError
 from .database import changing, reading
 from .dead_letters import LetterStatus
 from .schema import dead_letters_table, history_table
-from .times import database_now
+from .times import database_now, days_before
 
 RETENTION_DAYS = 90.0
 _BATCH = 1000
@@ -53,8 +53,8 @@ def prune(
     with reading(engine) as connection:
         now = database_now(connection)
     return Pruned(
-        sum(_history_batches(engine, now - timedelta(days=history_days), batch_size)),
-        sum(_letter_batches(engine, now - timedelta(days=dead_letter_days), batch_size)),
+        sum(_history_batches(engine, days_before(now, history_days), batch_size)),
+        sum(_letter_batches(engine, days_before(now, dead_letter_days), batch_size)),
     )
 
 

@@ -98,4 +98,4 @@ def _create_record_tables(connection: Connection) -> None:
         )
 
 
-MIGRATIONS = (Migration(2, "history, dead letters and audit", _create_record_tables),)
+MIGRATIONS = (Migration(2, "records", _create_record_tables),)

@@ -5,7 +5,7 @@ PostgreSQL keeps instants; MariaDB and MySQL keep ``DATETIME(6)`` and SQLite kee
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import DateTime, func, literal_column, select
@@ -22,6 +22,9 @@ _DATABASE_TIME = {
     "mysql": "UTC_TIMESTAMP(6)",
     "mariadb": "UTC_TIMESTAMP(6)",
 }
+
+
+_EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)  # before it, not every database can compare
 
 
 class UtcMoment(TypeDecorator[datetime]):
@@ -61,3 +64,11 @@ def database_time(dialect: Dialect) -> ColumnElement[datetime]:
 def database_now(connection: Connection) -> datetime:
     """Return the database's own time."""
     return connection.execute(select(database_time(connection.dialect))).scalar_one()
+
+
+def days_before(moment: datetime, days: float) -> datetime:
+    """Return the moment that many days earlier, or the earliest there is."""
+    try:
+        return max(_EARLIEST, moment - timedelta(days=days))
+    except OverflowError:
+        return _EARLIEST

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -44,6 +44,7 @@ from .answers import translated
 from .protocol import WakeUps
 
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
+_COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would copy every value, which is slow
 _LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
 Row = Sequence[Any]
 Batch = Mapping[str, Sequence[object]]
@@ -98,8 +99,15 @@ class SqlJobStore(abc.ABC):
 
     def enqueue(self, job: NewJob, connection: Connection | None = None) -> Enqueued:
         """Add one job, in the caller's transaction when there is one. A taken unique key adds nothing."""
+        if connection is None and job.unique_key is None and job.limit_key is None:
+            return self._enqueue_alone(job)
         with self._writing(connection) as open_connection:
             return self._enqueue_on(open_connection, job)
+
+    def _enqueue_alone(self, job: NewJob) -> Enqueued:
+        """Add one job that has no keys, in a transaction of its own."""
+        with self._writing(None) as connection:
+            return self._enqueue_on(connection, job)
 
     def _enqueue_on(self, connection: Connection, job: NewJob) -> Enqueued:
         if job.limit_key is not None:
@@ -109,7 +117,6 @@ class SqlJobStore(abc.ABC):
         added = self._insert_one(connection, job)
         if added is None:
             return self._taken(connection, job)
-        self._announce(connection, [job.topic])
         return Enqueued(added, job.correlation_id or item_id(added))
 
     def _note_keys(self, connection: Connection, topic: str) -> None:
@@ -157,7 +164,7 @@ class SqlJobStore(abc.ABC):
         return self._insert_many(connection, [replace(template, payload=payload) for payload in payloads])
 
     def _columns(self, job: NewJob) -> dict[str, object]:
-        columns = asdict(job)
+        columns = {name: getattr(job, name) for name in _COLUMNS_OF_JOB}
         columns["run_at"] = self._moment(job.run_at)
         return columns
 

@@ -6,17 +6,21 @@ brings a transaction, its isolation level is the caller's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, CursorResult
 from sqlalchemy.exc import IntegrityError
 
 from ..model import JobId, NewJob
 from ..statements import statement
 from .answers import translated
 from .base import in_utc
-from .portable import PortableJobStore
+from .portable import Entry, PortableJobStore
+
+_IDS = "%(ids)s"
+_CLAIMS = "%(claims)s"
 
 
 class MysqlJobStore(PortableJobStore):
@@ -24,6 +28,16 @@ class MysqlJobStore(PortableJobStore):
 
     dialect: ClassVar[str] = "mysql"
     transaction_setup: ClassVar[str | None] = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+    def _execute(
+        self, connection: Connection, sql: str, entries: Sequence[Entry], values: Mapping[str, object]
+    ) -> CursorResult[Any]:
+        """Write ids and claims into the text where a statement names them: they are numbers, and plans go by them."""
+        if _IDS in sql:
+            sql = sql.replace(_IDS, ", ".join(f"{entry['id']:d}" for entry in entries))
+        if _CLAIMS in sql:
+            sql = sql.replace(_CLAIMS, ", ".join(f"({entry['id']:d}, {entry['attempt']:d})" for entry in entries))
+        return super()._execute(connection, sql, entries, values)
 
     def _insert_one(self, connection: Connection, job: NewJob) -> JobId | None:
         with translated(self.engine):

@@ -40,7 +40,7 @@ _UNLOCKED = ("free_key", "note_keys")  # their first statement only looks, so an
 _MOMENTS = ("run_at", "created_at", "started_at", "lease_until", "first_failed_at", "last_failed_at", "read_at")
 _JOBS_PER_INSERT = 1000
 _KEYS_PER_READ = 25
-Entry = Mapping[str, object]
+Entry = Mapping[str, Any]
 
 
 class PortableJobStore(SqlJobStore):

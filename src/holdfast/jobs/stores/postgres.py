@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from ...core.clock import Clock
 from ...core.engine import autocommit
 from ..listener import CHANNEL, Listener
-from ..model import ClaimedJob, NewJob, WorkerId
+from ..model import ClaimedJob, Enqueued, JobId, NewJob, WorkerId, item_id
 from .answers import translated
 from .base import Batch, Row, SqlJobStore
 
@@ -58,6 +58,10 @@ class PostgresJobStore(SqlJobStore):
 
     def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
         return self._claimed(self._change("claim", {"topics": list(topics)}, worker=worker, capacity=capacity))
+
+    def _enqueue_alone(self, job: NewJob) -> Enqueued:
+        [row] = self._change("enqueue", {}, **self._columns(job))
+        return Enqueued(JobId(row[0]), job.correlation_id or item_id(JobId(row[0])))
 
     def _insert_many(self, connection: Connection, jobs: Sequence[NewJob]) -> int:
         lines = (_line_start(self._copied(job).values()) + _field(job.payload) + "\n" for job in jobs)

@@ -4,4 +4,4 @@ WHERE status = 'scheduled' AND run_at <= :now
 ORDER BY run_at
 LIMIT :limit
 FOR UPDATE SKIP LOCKED;
-UPDATE {{asked.sql}} SET job.status = 'ready' WHERE job.status = 'scheduled'
+UPDATE holdfast_jobs AS job SET job.status = 'ready' WHERE job.id IN (:ids) AND job.status = 'scheduled'

@@ -1,9 +1,13 @@
--- Add one job whose key, if it has one, is free. Rows: one, or none when the key is taken.
-INSERT INTO holdfast_jobs
-    (topic, operation, payload, status, priority, limit_key, max_attempts, retry_base_seconds, retry_max_seconds,
-     lease_seconds, run_at, unique_key, held_key, unique_seconds, correlation_id, instance_id, tags)
-VALUES (:topic, :operation, :payload, CASE WHEN :run_at::timestamptz > :now THEN 'scheduled' ELSE 'ready' END, :priority, :limit_key,
-     :max_attempts, :retry_base_seconds, :retry_max_seconds, :lease_seconds, :run_at, :unique_key, :unique_key,
-     :unique_seconds, :correlation_id, :instance_id, :tags)
-ON CONFLICT (topic, held_key) WHERE held_key IS NOT NULL DO NOTHING
-RETURNING id
+-- Add one job whose key, if it has one, is free, and wake the workers of its topic when it commits.
+-- Rows: one, or none when the key is taken.
+WITH added AS (
+    INSERT INTO holdfast_jobs
+        (topic, operation, payload, status, priority, limit_key, max_attempts, retry_base_seconds, retry_max_seconds,
+         lease_seconds, run_at, unique_key, held_key, unique_seconds, correlation_id, instance_id, tags)
+    VALUES (:topic, :operation, :payload, CASE WHEN :run_at::timestamptz > :now THEN 'scheduled' ELSE 'ready' END, :priority, :limit_key,
+         :max_attempts, :retry_base_seconds, :retry_max_seconds, :lease_seconds, :run_at, :unique_key, :unique_key,
+         :unique_seconds, :correlation_id, :instance_id, :tags)
+    ON CONFLICT (topic, held_key) WHERE held_key IS NOT NULL DO NOTHING
+    RETURNING id
+)
+SELECT added.id, pg_notify('holdfast_jobs', :topic) FROM added

@@ -1,0 +1,281 @@
+"""``holdfast jobs``: what is in the queue, and changing it by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..app import Holdfast
+from ..core.errors import ConfigurationError
+from ..core.types import JsonObject
+from ..jobs.by_hand import cancel_jobs, pause_topic, retry_jobs
+from ..jobs.listing import JobFilter, ListedJob, find, jobs_by_id
+from ..jobs.model import JobId, JobStatus, TopicStats, item_id
+from ..jobs.stores.base import SqlJobStore
+from ..jobs.stores.choose import job_store
+from ..records.audit import present_user
+from ..records.dead_letters import DeadLetter, DeadLetters
+from ..records.history import History, HistoryEntry
+from .dlq import described_letter
+from .exits import EXIT_CODES_HELP
+from .filters import (
+    DEFAULT_LIMIT,
+    AfterOption,
+    CorrelationOption,
+    ErrorOption,
+    FromOption,
+    LimitOption,
+    ToOption,
+    job_number,
+    one_of,
+)
+from .guard import YesOption, confirm, conflicts_refused
+from .options import AppOption, JsonOption
+from .output import print_fields, print_json, print_line, print_table
+from .records import app_with_tables, counted, described_fields, print_page, shown_fields, shown_moment, shown_text
+
+jobs_app = typer.Typer(help="See the queue and change it.", epilog=EXIT_CODES_HELP, invoke_without_command=True)
+
+_COLUMNS = ("id", "topic", "operation", "status", "attempt", "failures", "added", "due", "correlation id", "last error")
+_PAYLOAD = ("payload", "progress")
+
+_TopicOption = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC", help="Only of this topic.", show_default=False)
+]
+_StatusOption = Annotated[
+    JobStatus | None,
+    typer.Option(
+        "--status",
+        parser=one_of(JobStatus),
+        metavar="STATUS",
+        help="Only these: ready, scheduled, running, done, dead or cancelled.",
+        show_default=False,
+    ),
+]
+_TagOption = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only with this tag.", show_default=False)]
+_IdArgument = Annotated[int, typer.Argument(metavar="ID", parser=job_number, help="The job.", show_default=False)]
+_IdsArgument = Annotated[
+    list[int], typer.Argument(metavar="ID...", parser=job_number, help="The jobs.", show_default=False)
+]
+_TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+_ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; handlers and the history are told.")]
+
+
+@jobs_app.callback()
+def jobs(context: typer.Context) -> None:
+    """See the queue and change it."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@jobs_app.command("list")
+def list_jobs(
+    app: AppOption = None,
+    topic: _TopicOption = None,
+    status: _StatusOption = None,
+    tag: _TagOption = None,
+    correlation_id: CorrelationOption = None,
+    error: ErrorOption = None,
+    since: FromOption = None,
+    until: ToOption = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    after: AfterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, the newest first. Those that succeeded are in 'history list'. With --json without payloads."""
+    hf = app_with_tables(app)
+    wanted = JobFilter(
+        topic=topic, status=status, tag=tag, correlation_id=correlation_id, error=error, since=since, until=until
+    )
+    page = find(hf.engine, wanted, limit, after)
+    print_page(page, _COLUMNS, _row, _described_job, nothing="No job in the queue fits.", as_json=as_json)
+
+
+@jobs_app.command("show")
+def show(job_id: _IdArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Show one job and every attempt of it, also when it has ended."""
+    hf = app_with_tables(app)
+    item = item_id(JobId(job_id))
+    job = jobs_by_id(hf.engine, [JobId(job_id)]).get(JobId(job_id))
+    attempts = History(hf.engine).of_item(item)
+    letters = DeadLetters(hf.engine).of_item(item)
+    if job is None and not attempts and not letters:
+        raise ConfigurationError(
+            f"There is no job {job_id}: not in the queue, the history or the dead letters. It may be past its "
+            "retention; look with 'holdfast jobs list'."
+        )
+    if as_json:
+        print_json(_told(job_id, job, attempts, letters))
+    else:
+        _print_told(job_id, job, attempts, letters)
+
+
+@jobs_app.command("retry")
+def retry(job_ids: _IdsArgument, app: AppOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
+    """Let dead, cancelled or scheduled jobs run now: the same jobs, their attempts counted on."""
+    ids = _unique(job_ids)
+    store = job_store(app_with_tables(app).engine)
+    if len(ids) > 1:
+        confirm(f"{counted(len(ids), 'job')} would be retried.", word=str(len(ids)), what="how many", yes=yes)
+    with conflicts_refused():
+        retry_jobs(store, ids, present_user())
+    if as_json:
+        print_json({"retried": ids})
+    else:
+        print_line(f"Put back: {_shown_ids(ids)}.")
+
+
+@jobs_app.command("cancel")
+def cancel(
+    job_ids: _IdsArgument,
+    app: AppOption = None,
+    reason: _ReasonOption = "cancelled by hand",
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel waiting jobs at once, and ask the workers of running ones to stop."""
+    ids = _unique(job_ids)
+    store = job_store(app_with_tables(app).engine)
+    found = jobs_by_id(store.engine, ids)
+    topics = sorted({job.topic for job in found.values()})
+    if found:
+        effect = f"{counted(len(ids), 'job')} of {', '.join(topics)} would be cancelled."
+        word, what = (topics[0], "the topic") if len(topics) == 1 else (str(len(ids)), "how many")
+        confirm(effect, word=word, what=what, yes=yes)
+    with conflicts_refused():
+        changed = cancel_jobs(store, ids, reason, present_user())
+    if as_json:
+        print_json({"cancelled": [{"id": job_id, "status": status.value} for job_id, status in changed.items()]})
+        return
+    for job_id, status in sorted(changed.items()):
+        is_running = status is JobStatus.RUNNING
+        print_line(f"Job {job_id}: {'its worker was asked to stop' if is_running else 'cancelled'}.")
+
+
+@jobs_app.command("stats")
+def stats(app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Count the jobs of every topic by status."""
+    store = job_store(app_with_tables(app).engine)
+    found = _topic_stats(store)
+    if as_json:
+        print_json(found)
+    elif found:
+        columns = ("topic", *(status.value for status in JobStatus), "oldest ready", "paused")
+        print_table(columns, map(_stats_row, found))
+    else:
+        print_line("There are no jobs, and no topic was declared.")
+
+
+@jobs_app.command("pause")
+def pause(topic: _TopicArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Let no more jobs of a topic start; those that run go on."""
+    _set_paused(app_with_tables(app), topic, True, as_json)
+
+
+@jobs_app.command("resume")
+def resume(topic: _TopicArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Let the jobs of a paused topic start again."""
+    _set_paused(app_with_tables(app), topic, False, as_json)
+
+
+def _set_paused(hf: Holdfast, topic: str, is_paused: bool, as_json: bool) -> None:
+    changed = pause_topic(job_store(hf.engine), topic, is_paused, present_user())
+    if as_json:
+        print_json({"topic": topic, "paused": is_paused, "changed": changed})
+    else:
+        state = "paused" if is_paused else "not paused"
+        print_line(f"Topic '{topic}' is {state}{'' if changed else ' already'}.")
+
+
+def _topic_stats(store: SqlJobStore) -> list[JsonObject]:
+    paused = {topic.name: topic.is_paused for topic in store.topics()}
+    counts = {stats.topic: stats for stats in store.stats()}
+    names = sorted({*paused, *counts})
+    return [_described_stats(counts.get(name, TopicStats(name)), paused.get(name, False)) for name in names]
+
+
+def _described_stats(stats: TopicStats, is_paused: bool) -> JsonObject:
+    oldest = stats.oldest_ready_seconds
+    return {
+        "topic": stats.topic,
+        **{status.value: stats.jobs.get(status, 0) for status in JobStatus},
+        "oldest_ready_seconds": None if oldest is None else round(max(0.0, oldest), 3),
+        "paused": is_paused,
+    }
+
+
+def _stats_row(stats: JsonObject) -> tuple[str, ...]:
+    oldest = stats["oldest_ready_seconds"]
+    return (
+        stats["topic"],
+        *(f"{stats[status.value]:,}" for status in JobStatus),
+        "" if oldest is None else f"{oldest:,.0f} s",
+        "yes" if stats["paused"] else "",
+    )
+
+
+def _told(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry], letters: list[DeadLetter]) -> JsonObject:
+    return {
+        "id": job_id,
+        "job": None if job is None else described_fields(job),
+        "attempts": [{"row_key": entry.row_key, **described_fields(entry)} for entry in attempts],
+        "dead_letters": [described_letter(letter) for letter in letters],
+    }
+
+
+def _print_told(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry], letters: list[DeadLetter]) -> None:
+    if job is not None:
+        print_fields(shown_fields(described_fields(job)))
+    else:
+        print_fields([("id", str(job_id)), ("status", _end_of(attempts, letters))])
+    if attempts:
+        rows = [
+            (str(entry.attempt), shown_moment(entry.created_at), entry.status.value, f"{entry.duration_ms:,} ms")
+            for entry in attempts
+        ]
+        told = [shown_text(entry.error or entry.output) for entry in attempts]
+        print_table(
+            ("attempt", "ended", "status", "took", "error or result"),
+            [(*row, text) for row, text in zip(rows, told, strict=True)],
+        )
+    if letters:
+        print_table(
+            ("dead letter", "status", "engine", "row key"),
+            [(shown_moment(item.last_failure_at), item.status.value, item.engine, item.row_key) for item in letters],
+        )
+
+
+def _end_of(attempts: list[HistoryEntry], letters: list[DeadLetter]) -> str:
+    """Return how a job that left the queue ended."""
+    if attempts:
+        return f"ended, {attempts[-1].status.value}: no longer in the queue"
+    return f"dead letter, {letters[-1].status.value}: no longer in the queue"
+
+
+def _described_job(job: ListedJob) -> JsonObject:
+    return described_fields(job, without=_PAYLOAD)
+
+
+def _row(job: ListedJob) -> tuple[str, ...]:
+    most = "" if job.max_attempts is None else f" of {job.max_attempts}"
+    return (
+        str(job.id),
+        job.topic,
+        job.operation,
+        job.status.value,
+        str(job.attempt),
+        f"{job.failures}{most}",
+        shown_moment(job.created_at),
+        shown_moment(job.run_at) if job.status is JobStatus.SCHEDULED else "",
+        job.correlation_id,
+        shown_text(job.last_error),
+    )
+
+
+def _unique(job_ids: list[int]) -> list[JobId]:
+    return [JobId(job_id) for job_id in sorted(set(job_ids))]
+
+
+def _shown_ids(ids: list[JobId]) -> str:
+    return f"job{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
