@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import bindings, catchup, growth, jobs, trips
+from bench import bindings, catchup, claims, endurance, growth, jobs, trips
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
@@ -18,6 +18,8 @@ PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "catchup": catchup.measure,
     "bindings": bindings.measure,
     "jobs": jobs.measure,
+    "claims": claims.measure,
+    "endurance": endurance.measure,
 }
 
 

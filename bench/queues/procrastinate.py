@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import procrastinate
+from procrastinate.types import JSONValue
 
 CONCURRENCY = 10
 
@@ -35,7 +36,8 @@ def enqueue(dsn: str, count: int) -> None:
 async def _enqueue(dsn: str, count: int) -> None:
     app = application(dsn)
     async with app.open_async():
-        await app.tasks["noop"].batch_defer_async(*({"n": number} for number in range(count)))
+        jobs: list[dict[str, JSONValue]] = [{"n": number} for number in range(count)]
+        await app.tasks["noop"].batch_defer_async(*jobs)
 
 
 def work(dsn: str, name: str) -> int:

@@ -78,7 +78,7 @@ class MariadbServer(Server):
     def _command(self) -> Sequence[str]:
         return [
             *(_program("mariadbd"), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}"),
-            *(f"--socket={self.data}/my.sock", f"--pid-file={self.data}/my.pid"),
+            *(f"--socket={self.data}/my.sock", f"--pid-file={self.data}/my.pid", f"--tmpdir={self.data}"),
             *self.settings,
         ]
 

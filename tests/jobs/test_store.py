@@ -198,6 +198,23 @@ class TestReports:
         assert accepted == {jobs[0].claim, jobs[2].claim}
         assert len(queue.history()) == 2
 
+    def test_what_is_said_twice_counts_once(self, queue: Queue) -> None:
+        queue.add()
+        job = queue.claim_one()
+        assert queue.store.heartbeat(ANNE, [job.claim] * 2) == {job.claim: None}
+        assert queue.store.complete(ANNE, [succeeded(job)] * 2) == {job.claim}
+        assert len(queue.history()) == 1
+        other = queue.add().id
+        assert queue.store.cancel([other, other], "twice") == {other: JobStatus.CANCELLED}
+        assert queue.store.retry([other, other], "eve") == {other}
+        assert len(queue.history()) == 2
+
+    def test_nothing_to_report_changes_nothing(self, queue: Queue) -> None:
+        assert queue.store.heartbeat(ANNE, []) == {}
+        assert queue.store.complete(ANNE, []) == set()
+        assert queue.store.fail(ANNE, []) == {}
+        assert queue.store.put_back(ANNE, []) == set()
+
     def test_failure_is_retried_with_growing_pauses_then_dead(self, queue: Queue) -> None:  # [RETRY-1]
         added = queue.add(payload='{"n": 1}', max_attempts=3, retry_base_seconds=10, correlation_id="c-7")
         delays = []

@@ -14,6 +14,7 @@ from .errors import ConfigurationError
 
 # The lookahead leaves percent-encoding alone: in "p%40ss%2Fw" the part between the percent signs is no variable.
 _ENV_TOKEN = re.compile(r"%%|%(?![0-9A-Fa-f]{2}\w*%[0-9A-Fa-f]{2})([A-Za-z_]\w*)%")
+_HALF_TOKEN = re.compile(r"(%\w+|\w+%)\Z")
 _OUR_DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
@@ -57,6 +58,31 @@ def resolve_env_vars(value: str) -> str:
     return _ENV_TOKEN.sub(replacement, value)
 
 
+def _resolved_url(written: str) -> str:
+    """Return a URL with its environment variables filled in.
+
+    Raises:
+        ConfigurationError: one is not set, or holds what makes no URL: the message names it, never its value.
+    """
+    resolved = resolve_env_vars(written)
+    names = [match.group(1) for match in _ENV_TOKEN.finditer(written) if match.group(1)]
+    for name in names:
+        value = os.environ[name]
+        if not value.strip():
+            raise ConfigurationError(f"Environment variable '{name}' is empty, but the database URL refers to it.")
+        if value != value.strip():
+            raise ConfigurationError(
+                f"Environment variable '{name}', which the database URL refers to, begins or ends with white space "
+                "(a newline, perhaps). Remove it."
+            )
+    if names:
+        try:
+            parse_url(resolved)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} It comes from {', '.join(f'%{name}%' for name in names)}.") from None
+    return resolved
+
+
 def parse_url(text: str) -> URL:
     """Return the URL with our driver filled in where it names none (psycopg 3 for PostgreSQL, pymysql for MySQL).
 
@@ -66,6 +92,10 @@ def parse_url(text: str) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
+        if _HALF_TOKEN.match(text):
+            raise ConfigurationError(
+                f"{text!r} is not a database URL. If it names an environment variable, write it as %{text.strip('%')}%."
+            ) from None
         raise _unparsable() from None  # the cause may quote a part of the password
     if url.host and "@" in f"{url.host}{url.database}":  # the rest of a password that was cut at its first @
         raise _unparsable()
@@ -120,7 +150,7 @@ class ResolvedDbConfig(DbConfig):
         if isinstance(config, ResolvedDbConfig):
             return config
         fields = {name: getattr(config, name) for name in DbConfig.__slots__}
-        return cls(**{**fields, "connection_url": resolve_env_vars(config.connection_url)})
+        return cls(**{**fields, "connection_url": _resolved_url(config.connection_url)})
 
 
 def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> DbConfig:
@@ -132,9 +162,15 @@ def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> DbConfi
     if url is not None and db_config is not None:
         raise ConfigurationError("url and db_config are mutually exclusive: pass one of them.")
     if db_config is not None:
+        if not isinstance(db_config, DbConfig):
+            raise ConfigurationError(
+                f"db_config must be a DbConfig, not {type(db_config).__name__}. Pass a URL as url=…"
+            )
         return ResolvedDbConfig.of(db_config)
     if url is None:
         raise ConfigurationError("exactly one of url or db_config is required.")
+    if not isinstance(url, str):
+        raise ConfigurationError(f"url must be text, not {type(url).__name__}.")
     if not url:
         raise ConfigurationError("url must not be empty: write for example sqlite:///shop.db.")
-    return ResolvedDbConfig(connection_url=resolve_env_vars(url))
+    return ResolvedDbConfig(connection_url=_resolved_url(url))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
@@ -13,13 +15,25 @@ _STALE_STATES = frozenset({"42703", "42P01", "42883", "42804", "22003", "22P02",
 _STALE_MYSQL = frozenset({1054, 1146})
 _STALE_SQLITE = ("no such column", "has no column", "no such table")
 _OUTDATED_PLAN = "cached plan must not change result type"
+_BACKGROUND = re.compile(r" ?\(Background on this error at: [^)]*\)")
 MOST_SESSIONS = 1000
 """More than a pool holds: how many sessions with outdated plans are thrown away before giving up."""
 
 
 def reason(error: SQLAlchemyError) -> str:
     """Return the first line of what the driver said: the rest may hold the statement and its values."""
-    return str(getattr(error, "orig", None) or error).strip().split("\n", 1)[0].rstrip(".")
+    first = str(getattr(error, "orig", None) or error).strip().split("\n", 1)[0]
+    return _BACKGROUND.sub("", first).rstrip(".")
+
+
+def advice(error: SQLAlchemyError) -> str:
+    """Return what to do about an error that says little by itself, as a sentence to append; mostly nothing."""
+    if "database is locked" in str(getattr(error, "orig", None)):
+        return (
+            " Another connection was writing all the while: keep transactions short, or wait longer with "
+            'connect_args={"timeout": 30} in DbConfig.'
+        )
+    return ""
 
 
 def is_connection_failure(error: DBAPIError) -> bool:

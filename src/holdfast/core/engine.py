@@ -60,6 +60,7 @@ class EngineProvider:
             "pool_size": config.pool_size,
             "pool_recycle": config.pool_recycle,
             "echo": config.echo,
+            "hide_parameters": True,  # else the text of every error holds the rows it was about
         }
         if config.connect_args is not None:
             options["connect_args"] = dict(config.connect_args)
@@ -78,13 +79,26 @@ class EngineProvider:
             engine.dispose()
 
 
+def check_engine_provider(given: object) -> None:
+    """Check that it is what hands out engines.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if given is not None and not callable(getattr(given, "get_engine", None)):
+        raise ConfigurationError(
+            f"engine_provider must be an EngineProvider, not {type(given).__name__}. Make one with EngineProvider(), "
+            "and pass it everywhere."
+        )
+
+
 def _create(url: URL, options: dict[str, Any]) -> Engine:
     try:
         return create_engine(url, **options)
     except NoSuchModuleError as error:
         raise ConfigurationError(
             f"'{url.drivername}' in {safe_url(url)} is not a database Holdfast knows. Use sqlite, postgresql, mysql, "
-            "mariadb, or install the SQLAlchemy dialect for it."
+            "mariadb, mssql+pyodbc, or install the SQLAlchemy dialect for it."
         ) from error
     except ModuleNotFoundError as error:
         extra = _EXTRA_OF_DRIVER.get(error.name or "")

@@ -60,13 +60,16 @@ class HandlerTransaction:
                 "or join what you start there."
             )
         if self._connection is None:
-            self._connection = writing(self._engine)
+            self._connection = self._connect()
             self._transaction = self._connection.begin()
             if self._engine.dialect.name == "sqlite":
                 self._protect(True)
             else:
                 self._bound_idle_time(self._connection)
         return self._connection
+
+    def _connect(self) -> Connection:
+        return writing(self._engine)
 
     def commit(self) -> None:
         """Commit the handler's writes and the record of progress together."""

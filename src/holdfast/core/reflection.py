@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -18,6 +19,10 @@ _POSTGRES_TYPE_NAMES = text(
     "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
     "WHERE attrelid = to_regclass(:relation) AND attnum > 0 AND NOT attisdropped"
 )
+
+
+_ABOUT_THIS_MODULE = re.escape(__name__) + r"\Z"
+_OUR_FILTER = ("ignore", None, SAWarning, re.compile(_ABOUT_THIS_MODULE), 0)
 
 
 class NamedType(UserDefinedType[Any]):
@@ -43,16 +48,33 @@ def reflect_table(engine: Engine, table: str, schema: str | None, error_class: t
     Raises:
         error_class: there is no such table; the message lists the tables there are.
     """
+    _accept_unknown_types()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SAWarning)  # types it does not know are filled in below
-            reflected = Table(table, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
+        reflected = Table(table, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
+        if engine.dialect.name == "sqlite" and not reflected.primary_key.columns:
+            name = _as_created(engine, table, schema)
+            reflected = Table(name, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
     except NoSuchTableError as error:
         raise error_class(missing_table_message(engine, table, schema)) from error
     if engine.dialect.name == "postgresql":
         _name_unknown_types(engine, reflected)
     _keep_floats_exact(reflected)
     return reflected
+
+
+def _accept_unknown_types() -> None:
+    """Silence SQLAlchemy's warnings about the look-ups of this module: types it does not know are filled in here.
+
+    The filter names this module only and stays. ``warnings.catch_warnings`` would put back the filters of the whole
+    process, and with several threads looking tables up at once those of another moment.
+    """
+    if list(warnings.filters[:1]) != [_OUR_FILTER]:
+        warnings.filterwarnings("ignore", category=SAWarning, module=_ABOUT_THIS_MODULE)
+
+
+def _as_created(engine: Engine, table: str, schema: str | None) -> str:
+    """Return a table's name as SQLite has it: under another case SQLAlchemy finds its columns, but not its key."""
+    return next((name for name in inspect(engine).get_table_names(schema) if name.lower() == table.lower()), table)
 
 
 def _keep_floats_exact(table: Table) -> None:
@@ -67,7 +89,11 @@ def missing_table_message(engine: Engine, table: str, schema: str | None) -> str
     found = inspect(engine)
     near = sorted({*found.get_table_names(schema), *found.get_view_names(schema)})[:8]
     shown = ", ".join(near) if near else "none"
-    return f"Table '{qualified(table, schema)}' not found in the database. Tables there: {shown}."
+    hint = ""
+    if schema is None and "." in table:
+        prefix, _, name = table.rpartition(".")
+        hint = f" For a table in a schema, write table='{name}', schema='{prefix}'."
+    return f"Table '{qualified(table, schema)}' not found in the database. Tables there: {shown}.{hint}"
 
 
 def qualified(table: str, schema: str | None) -> str:

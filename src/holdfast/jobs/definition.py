@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import EllipsisType
@@ -220,7 +220,9 @@ class BoundJob:
         store = self.definition.store()
         joined = _joined(connection, store)
         shared = self._shared(self._run_at(store, joined))
-        payloads = self._payloads(arguments)
+        if "unique_key" not in shared and joined is None:
+            return store.enqueue_batch(NewJob(payload="", **shared), self._payloads(arguments))
+        payloads = list(self._payloads(arguments))  # all of them first: an error must not spoil a transaction
         if "unique_key" not in shared:
             return store.enqueue_batch(NewJob(payload="", **shared), payloads, joined)
         if len(payloads) > 1:
@@ -246,16 +248,15 @@ class BoundJob:
         """
         return NewJob(payload=self.definition.codec.encode(arguments), **self._shared(run_at))
 
-    def _payloads(self, arguments: Iterable[Arguments]) -> list[str]:
-        """Return a payload for each set of arguments; an error tells the number of the set."""
+    def _payloads(self, arguments: Iterable[Arguments]) -> Iterator[str]:
+        """Yield a payload for each set of arguments; an error tells the number of the set."""
         encode = self.definition.codec.encode
-        payloads: list[str] = []
+        number = 0
         try:
-            for given in arguments:
-                payloads.append(encode(_checked_mapping(given)))
+            for number, given in enumerate(arguments):  # noqa: B007 - told in the error
+                yield encode(_checked_mapping(given))
         except PayloadError as error:
-            raise PayloadError(f"Arguments [{len(payloads)}] of many, none of which was enqueued: {error}") from error
-        return payloads
+            raise PayloadError(f"Arguments [{number}] of many, none of which was enqueued: {error}") from error
 
     def _shared(self, run_at: datetime | None) -> dict[str, Any]:
         definition, settings = self.definition, self.definition.settings

@@ -146,21 +146,20 @@ class SqlJobStore(abc.ABC):
             self._announce(open_connection, sorted({job.topic for job in plain}))
             return added
 
-    def enqueue_batch(self, template: NewJob, payloads: Sequence[str], connection: Connection | None = None) -> int:
+    def enqueue_batch(self, template: NewJob, payloads: Iterable[str], connection: Connection | None = None) -> int:
         """Add jobs that differ in their payloads only, as fast as the database can; return how many.
 
-        The template's own payload is not used, and it has no unique key: only one job could hold it.
+        The template's own payload is not used, and it has no unique key: only one job could hold it. An error from
+        ``payloads`` comes through; then nothing is added, and the caller's transaction is of no use any more.
         """
-        if not payloads:
-            return 0
         with self._writing(connection) as open_connection:
             if template.limit_key is not None:
-                self._run(open_connection, "note_keys", topic=template.topic)
+                self._note_keys(open_connection, template.topic)
             added = self._insert_batch(open_connection, template, payloads)
             self._announce(open_connection, [template.topic])
             return added
 
-    def _insert_batch(self, connection: Connection, template: NewJob, payloads: Sequence[str]) -> int:
+    def _insert_batch(self, connection: Connection, template: NewJob, payloads: Iterable[str]) -> int:
         return self._insert_many(connection, [replace(template, payload=payload) for payload in payloads])
 
     def _columns(self, job: NewJob) -> dict[str, object]:

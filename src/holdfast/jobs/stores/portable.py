@@ -53,6 +53,8 @@ class PortableJobStore(SqlJobStore):
     # Changing
 
     def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+        if batch and not any(batch.values()):
+            return []
         with self._writing(None) as connection:
             return self._change_on(connection, name, batch, **values)
 
@@ -158,10 +160,13 @@ class PortableJobStore(SqlJobStore):
 
 
 def _entries(batch: Batch) -> list[Entry]:
-    """Return a batch of columns as rows in the order of their ids, so that all lock in the same order."""
+    """Return a batch of columns as rows in the order of their ids, so that all lock in the same order, each once."""
     names = [_FIELD_OF[column] for column in batch]
     rows: list[Entry] = [dict(zip(names, row, strict=True)) for row in zip(*batch.values(), strict=True)]
-    return sorted(rows, key=_claim_of) if "id" in names else rows
+    if "id" not in names:
+        return rows
+    by_claim = {_claim_of(row): row for row in rows}
+    return [by_claim[claim] for claim in sorted(by_claim)]
 
 
 def _good(entries: Sequence[Entry], found: Sequence[Mapping[Any, Any]]) -> list[Entry]:

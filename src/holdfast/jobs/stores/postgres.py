@@ -65,23 +65,23 @@ class PostgresJobStore(SqlJobStore):
 
     def _insert_many(self, connection: Connection, jobs: Sequence[NewJob]) -> int:
         lines = (_line_start(self._copied(job).values()) + _field(job.payload) + "\n" for job in jobs)
-        self._copy(connection, _DEFAULTS, lines)
-        return len(jobs)
+        return self._copy(connection, _DEFAULTS, lines)
 
-    def _insert_batch(self, connection: Connection, template: NewJob, payloads: Sequence[str]) -> int:
+    def _insert_batch(self, connection: Connection, template: NewJob, payloads: Iterable[str]) -> int:
         said = {name: value for name, value in self._copied(template).items() if value != _DEFAULTS[name]}
         start = _line_start(said.values())
-        self._copy(connection, said, (f"{start}{payload.translate(_ESCAPED)}\n" for payload in payloads))
-        return len(payloads)
+        return self._copy(connection, said, (f"{start}{payload.translate(_ESCAPED)}\n" for payload in payloads))
 
-    def _copy(self, connection: Connection, columns: Iterable[str], lines: Iterable[str]) -> None:
+    def _copy(self, connection: Connection, columns: Iterable[str], lines: Iterable[str]) -> int:
         sql = f"COPY holdfast_jobs ({', '.join([*columns, 'payload'])}) FROM STDIN"
         with translated(self.engine):
             driver = connection.connection.driver_connection
             assert driver is not None
-            with driver.cursor() as cursor, cursor.copy(sql) as copy:
-                for block in _blocks(lines):
-                    copy.write(block)
+            with driver.cursor() as cursor:
+                with cursor.copy(sql) as copy:
+                    for block in _blocks(lines):
+                        copy.write(block)
+                return int(cursor.rowcount)
 
     def _copied(self, job: NewJob) -> dict[str, object]:
         status = "ready" if job.run_at is None else "scheduled"
