@@ -56,7 +56,7 @@ from .jobs.context import JobContext
 from .jobs.definition import BoundJob, JobDefinition
 from .jobs.model import Enqueued, JobStatus
 from .jobs.outcomes import Discard, JobCancelled, Retry, Snooze
-from .jobs.queue import Jobs
+from .jobs.queue import JobResult, Jobs
 from .jobs.worker import WorkerSettings
 from .state.store import StateStore
 from .trigger.context import PollContext
@@ -110,6 +110,7 @@ __all__ = [
     "JobContext",
     "JobDefinition",
     "JobError",
+    "JobResult",
     "JobStatus",
     "Jobs",
     "LeaseAcquireError",

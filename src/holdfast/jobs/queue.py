@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.engine import Engine
@@ -14,9 +15,10 @@ from ..core.config import DbConfig
 from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
+from ..records.history import History, HistoryStatus
 from ..records.retention import prune as prune_records
 from .definition import BoundJob, JobDefinition
-from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats
+from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
 from .payload import MAX_PAYLOAD_BYTES
 from .periodic import Periodic, PeriodicEnqueuer
 from .settings import JobSettings, Rate, limits_of
@@ -32,6 +34,15 @@ _PRUNE_SECONDS = 3600.0
 _PRUNED_AT_ONCE = 1000
 _ENDED_JOBS_SECONDS = 90 * 86_400.0
 _APART_RECYCLE_SECONDS = 3596
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended: done with what its handler returned, or dead or cancelled with why."""
+
+    status: JobStatus
+    value: Any
+    error: str | None
 
 
 class Jobs:
@@ -233,6 +244,17 @@ class Jobs:
     def get(self, job_id: int) -> JobView | None:
         """Return a job that has not ended, or ended dead or cancelled. What succeeded is in the history."""
         return self.store.get(JobId(job_id))
+
+    def result(self, job_id: int) -> JobResult | None:
+        """Return how a job ended, None while it has not. A dead or cancelled one may still be put back by hand."""
+        entries = History(self.store.engine).of_item(item_id(JobId(job_id)))
+        for entry in reversed(entries):
+            if entry.status is HistoryStatus.SUCCEEDED:
+                return JobResult(JobStatus.DONE, None if entry.output is None else json.loads(entry.output), None)
+        found = self.get(job_id)
+        if found is None or found.status not in (JobStatus.DEAD, JobStatus.CANCELLED):
+            return None
+        return JobResult(found.status, None, entries[-1].error if entries else None)
 
     def pause(self, topic: str) -> None:
         """Let nothing of a topic be claimed; what runs goes on."""
