@@ -101,14 +101,12 @@ def test_without_an_answer_a_lease_is_lost_before_others_may_reap_it(queue: Queu
 @pytest.mark.parametrize("name", ["heartbeat", "progress"])
 def test_beats_are_heap_only_updates(postgres_url: str, name: str) -> None:
     with open_queue(postgres_url) as queue:
-        for _ in range(200):
-            queue.add(payload='{"some": "payload of a usual size, as jobs have them"}')
-        claims = [job.claim for job in queue.claim(200)]
+        for _ in range(5):  # few enough for one page: there is room for new versions beside the old ones
+            queue.add()
+        claims = [job.claim for job in queue.claim(5)]
         batch: dict[str, list[object]] = {"ids": [claim.id for claim in claims], "attempts": [1] * len(claims)}
         if name == "progress":
             batch["progress"] = ["1"] * len(claims)
-        with queue.engine.begin() as connection:
-            queue.store._change_on(connection, name, batch, worker=ANNE)
         hot = text("SELECT pg_stat_get_xact_tuples_hot_updated('holdfast_jobs'::regclass)")
         with queue.engine.begin() as connection:
             before = connection.execute(hot).scalar_one()
