@@ -629,7 +629,7 @@ def test_progress_is_kept_while_the_attempt_runs(queue: Queue) -> None:
     assert queue.column(job.id, "progress") is None
 
 
-def test_pruning_keeps_dead_letters_and_forgets_the_cancelled(queue: Queue) -> None:
+def test_pruning_keeps_what_a_dead_letter_is_about_and_forgets_the_cancelled(queue: Queue) -> None:
     dead, cancelled = queue.add(max_attempts=1).id, queue.add("other").id
     queue.store.fail(ANNE, [failed(queue.claim_one())])
     queue.store.cancel([cancelled], "no")
@@ -637,6 +637,10 @@ def test_pruning_keeps_dead_letters_and_forgets_the_cancelled(queue: Queue) -> N
     assert queue.store.prune(2000) == 0
     assert queue.store.prune(500) == 1
     assert (queue.status(dead), queue.status(cancelled)) == ("dead", None)
+    with queue.engine.begin() as connection:
+        connection.execute(text("UPDATE holdfast_dead_letters SET status = 'Resolved'"))
+    assert queue.store.prune(500) == 1
+    assert queue.status(dead) is None
 
 
 def test_workers_share_the_queue_without_taking_a_job_twice(queue: Queue) -> None:

@@ -326,7 +326,7 @@ class SqlJobStore(abc.ABC):
         return _decided(self._change("reap", {}, limit=limit))
 
     def prune(self, older_than_seconds: float, limit: int = 1000) -> int:
-        """Forget jobs that ended long ago; return how many. Dead ones stay as long as their dead letter."""
+        """Forget jobs that ended long ago; return how many. Dead ones stay as long as their dead letter is open."""
         return len(self._change("prune", {}, seconds=older_than_seconds, limit=limit))
 
     # By hand
