@@ -92,10 +92,13 @@ def test_without_an_answer_a_lease_is_lost_before_others_may_reap_it(queue: Queu
         connection.execute(text("ALTER TABLE holdfast_jobs RENAME TO elsewhere"))
     clock.advance(20)
     assert not keeper.beat()
+    keeper.lose_what_ran_out()
     assert not running.is_lost
     clock.advance(8)
     assert not keeper.beat()
+    keeper.lose_what_ran_out()
     assert running.is_lost
+    assert not running.is_taken
 
 
 @pytest.mark.parametrize("name", ["heartbeat", "progress"])

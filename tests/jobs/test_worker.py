@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from holdfast.core.errors import JobError
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.correlation import current_correlation_id
 from holdfast.jobs.definition import limits_of
@@ -401,3 +402,64 @@ def test_nothing_is_held_when_a_worker_has_ended(work: Work) -> None:
         work.until_empty()
     assert work.queue.rows("SELECT * FROM holdfast_jobs WHERE locked_by IS NOT NULL") == []
     assert work.queue.store.get(JobId(1)) is None
+
+
+def test_an_error_that_no_database_can_hold_is_told_as_well_as_it_can_be(work: Work) -> None:
+    def fail() -> None:
+        raise ValueError("nul \x00 and half a pair \ud800")
+
+    work.job(fail, max_attempts=1).enqueue()
+    with work.running():
+        work.until_empty()
+    assert work.queue.dead_letters()[0]["error_message"] == "ValueError: nul \ufffd and half a pair ?"
+
+
+def test_a_report_that_cannot_be_stored_does_not_hold_up_the_others(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(queue, WorkerSettings(concurrency=4, beat_seconds=0.2, watchdog_seconds=0.1, poll_seconds=0.05))
+    complete = type(queue.store).complete
+
+    def refuse_one(store: Any, worker: Any, reports: Any) -> Any:
+        if any(report.output == '"bad"' for report in reports):
+            raise JobError("the database does not take this")
+        return complete(store, worker, reports)
+
+    monkeypatch.setattr(type(queue.store), "complete", refuse_one)
+
+    def echo(context: JobContext, what: str) -> str:
+        return "good at last" if context.attempt > 1 else what
+
+    work.job(echo, lease_seconds=0.6).enqueue_many([{"what": what} for what in ("good", "bad", "good", "good")])
+    with work.running():
+        work.until_empty()
+    ended = sorted((entry["status"], entry["attempt"]) for entry in queue.history())
+    assert ended == [("Failed", 1), ("Succeeded", 1), ("Succeeded", 1), ("Succeeded", 1), ("Succeeded", 2)]
+
+
+def test_a_job_cancelled_while_it_waits_for_a_thread_does_not_run(queue: Queue) -> None:
+    work = Work(queue, WorkerSettings(concurrency=1, beat_seconds=0.05, poll_seconds=0.05))
+    ran, release = [], threading.Event()
+
+    def note(n: int) -> None:
+        ran.append(n)
+        if n >= 0:
+            release.wait(30)
+
+    job = work.job(note)
+    with work.running():
+        job.enqueue_many([{"n": -1}] * 50)  # short ones, so that the worker claims ahead
+        wait_until(lambda: len(ran) == 50, "the short ones")
+        job.enqueue(n=0)
+        wait_until(lambda: 0 in ran, "the long one to hold the only thread")
+        waiting = job.enqueue(n=1)
+        wait_until(lambda: queue.status(waiting.id) == "running", "the next one to be claimed ahead")
+        queue.store.cancel([waiting.id], "no longer wanted")
+        wait_until(lambda: queue.column(waiting.id, "cancel_reason") is not None, "the wish to be written")
+        with queue.engine.connect() as connection:
+            before = connection.execute(text("SELECT max(lease_until) FROM holdfast_jobs")).scalar_one()
+        newest = "SELECT max(lease_until) AS at FROM holdfast_jobs"
+        wait_until(lambda: queue.rows(newest)[0]["at"] != before, "a beat, which tells of it")
+        release.set()
+        wait_until(lambda: queue.status(waiting.id) == "cancelled", "the job to end")
+    assert 1 not in ran

@@ -11,6 +11,7 @@ from .telemetry import WorkerTelemetry
 
 _AFTER_ERROR_SECONDS = 5.0
 _LONGEST_SECONDS = 3600.0
+_STOP_SECONDS = 5.0
 
 Chore = Callable[[], float | None]
 
@@ -34,7 +35,7 @@ class Chores:
         """End, once the chore at hand is done."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -130,7 +130,7 @@ class JobContext:
             LostLeaseError: the lease is lost.
         """
         if not self._beat(self._running, json.dumps(progress, ensure_ascii=False)):
-            self._running.lose()
+            self._running.lose(is_certain=True)
         self.raise_if_stopped()
 
     @property

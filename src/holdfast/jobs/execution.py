@@ -50,6 +50,8 @@ class Execution:
     def run(self, running: Running) -> None:
         """Call a ``def`` handler and report."""
         running.started_at = self._clock.monotonic()
+        if self._was_stopped(running):
+            return
         token = current_correlation_id.set(running.job.correlation_id)
         try:
             output = running.handler.function(*self._context(running), **self._arguments(running))
@@ -63,6 +65,8 @@ class Execution:
     async def run_async(self, running: Running) -> None:
         """Call an ``async def`` handler and report. Its transaction ends on a thread: the loop is never blocked."""
         running.started_at = self._clock.monotonic()
+        if self._was_stopped(running):
+            return
         current_correlation_id.set(running.job.correlation_id)
         try:
             output = await running.handler.function(*self._context(running), **self._arguments(running))
@@ -70,6 +74,16 @@ class Execution:
             await self._off_loop(running, self._failed, error)
         else:
             await self._off_loop(running, self._succeeded, output)
+
+    def _was_stopped(self, running: Running) -> bool:
+        """Return whether a job was cancelled or lost before its turn came; then it has been reported."""
+        if running.is_lost:
+            self._end(running, PutBack(running.claim))
+        elif running.cancel_reason is not None:
+            self._end(running, Stopped(running.claim, 0))
+        else:
+            return False  # what comes after this look stops the handler
+        return True
 
     async def _off_loop(self, running: Running, end: Callable[[Running, Any], None], value: object) -> None:
         if running.transaction is None:
@@ -123,7 +137,7 @@ class Execution:
         self._end(running, ending(running, error, self._duration_ms(running)))
 
     def _end(self, running: Running, report: Report) -> None:
-        if running.is_lost:
+        if running.is_taken:
             self._telemetry.stale([running.claim])
             self._forget(running)
         else:
@@ -136,6 +150,13 @@ class Execution:
 
 def ending(running: Running, error: BaseException, duration_ms: int) -> Report:
     """Return the report for an attempt that raised."""
+    report = _ending(running, error, duration_ms)
+    if isinstance(report, Failure):
+        return report._replace(error=storable(report.error))
+    return report._replace(reason=storable(report.reason)) if isinstance(report, PutBack) and report.reason else report
+
+
+def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
     claim = running.claim
     match error:
         case Snooze():
@@ -156,7 +177,16 @@ def ending(running: Running, error: BaseException, duration_ms: int) -> Report:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARACTERS]
+    try:
+        told = str(error)
+    except Exception:  # an exception of the user's own may fail at this too
+        told = "it cannot be shown"
+    return f"{type(error).__name__}: {told}"
+
+
+def storable(text: str) -> str:
+    """Return a text that every database takes: without NUL, without halves of surrogate pairs, and not endless."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:_MOST_ERROR_CHARACTERS]
 
 
 def _as_json(running: Running, output: object) -> str | None:

@@ -19,6 +19,7 @@ from .telemetry import WorkerTelemetry
 _REAP_AT_ONCE = 1000
 _USABLE_LEASE = 0.9
 _AFTER_FAILED_BEAT = 0.25
+_STOP_SECONDS = 5.0
 
 
 class Keeper:
@@ -57,7 +58,7 @@ class Keeper:
         """End. Leases run out from now on."""
         self._is_stopped = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(_STOP_SECONDS)
 
     def beat_now(self) -> None:
         """Do not wait for the next interval: someone may have cancelled a job."""
@@ -85,7 +86,7 @@ class Keeper:
 
     def beat(self) -> bool:
         """Extend every lease; return whether the database answered."""
-        held = [running for running in self._in_flight.all() if not running.is_lost]
+        held = [running for running in self._in_flight.all() if not running.is_taken]
         if not held:
             return True
         asked_at = self._clock.monotonic()
@@ -102,23 +103,25 @@ class Keeper:
                     self._pass_on_cancel(running, answer[running.claim])
                 elif not running.is_reported:
                     self._telemetry.lost(running)
-                    running.lose()
+                    running.lose(is_certain=True)
             return True
-        self._lose_what_ran_out(held)
         return False
 
     def _pass_on_cancel(self, running: Running, reason: str | None) -> None:
         if reason is not None and running.cancel_reason is None:
             running.cancel(reason)
 
-    def _lose_what_ran_out(self, held: list[Running]) -> None:
-        """Without an answer, a lease is taken for lost shortly before others may reap it."""
+    def lose_what_ran_out(self) -> None:
+        """Take leases for lost that no beat has extended, shortly before others may reap them.
+
+        Called from another thread: a beat that waits for an answer for ever must not hold this up.
+        """
         now = self._clock.monotonic()
-        for running in held:
-            is_open = running.locked_since is None and not running.is_reported
+        for running in self._in_flight.all():
+            is_open = running.locked_since is None and not running.is_reported and not running.is_lost
             if is_open and now - running.extended_at > running.job.lease_seconds * _USABLE_LEASE:
                 self._telemetry.lost(running)
-                running.lose()
+                running.lose(is_certain=False)
 
     def reap(self) -> None:
         """End attempts whose lease has passed, whoever's they were."""

@@ -16,6 +16,7 @@ from .stores.base import CANCELLED
 CHANNEL = "holdfast_jobs"
 _LOOK_AROUND_SECONDS = 0.5
 _AFTER_ERROR_SECONDS = 1.0
+_STOP_SECONDS = 5.0
 
 
 class Listener:
@@ -45,7 +46,7 @@ class Listener:
     def stop(self) -> None:
         """End."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -24,7 +24,7 @@ from .periodic import Periodic, PeriodicEnqueuer
 from .settings import JobSettings, Rate, limits_of
 from .stores.base import SqlJobStore
 from .stores.choose import job_store
-from .stores.sessions import prepare_engine
+from .stores.sessions import noticing_silence, prepare_engine
 from .worker import JobWorker, WorkerSettings
 
 _POOL_SIZE = 5
@@ -90,7 +90,7 @@ class Jobs:
 
     def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
         own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
-        return prepare_engine(self._provider.get_engine(own_pool))
+        return prepare_engine(self._provider.get_engine(noticing_silence(own_pool)))
 
     def job(
         self,

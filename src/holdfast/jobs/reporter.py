@@ -21,6 +21,7 @@ from .telemetry import WorkerTelemetry
 Report = Success | Failure | PutBack | Stopped
 _MOST_PER_FLUSH = 1000
 _GATHER_SECONDS = 0.004
+_TRIES_OF_A_BAD_REPORT = 3
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.05, max_delay_seconds=5.0)
 
 
@@ -107,9 +108,18 @@ class Reporter:
                 self._telemetry.unavailable("Reporting jobs", error)
             except Exception:
                 self._telemetry.broke("Reporting jobs")
+                if len(batch) > 1:
+                    return self._one_by_one(send, batch)
+                if failures >= _TRIES_OF_A_BAD_REPORT:
+                    return None  # its lease runs out, and the watchdog reports it
             self._clock.wait(self._give_up, _AFTER_ERRORS.delay_for_attempt(failures))
             failures += 1
         return None
+
+    def _one_by_one(self, send: Callable[[list[Report]], None], batch: list[Report]) -> None:
+        """Find the report that the database does not take: it must not hold up the others."""
+        for report in batch:
+            self._until_answered(send, [report])
 
     def _send_successes(self, batch: list[Report]) -> None:
         successes = [report for report in batch if isinstance(report, Success)]

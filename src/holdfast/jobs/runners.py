@@ -46,7 +46,8 @@ class ThreadRunner:
 
     def wake(self) -> None:
         """Wake as many threads as the line needs."""
-        wanted = math.ceil(len(self._line) * min(1.0, self._mean_seconds / _BRIEF_SECONDS))
+        waiting = len(self._line)
+        wanted = min(waiting, 1 + math.ceil(waiting * min(1.0, self._mean_seconds / _BRIEF_SECONDS)))
         with self._lock:
             woken = min(wanted, self._idle)
             self._idle -= woken
@@ -146,11 +147,10 @@ class LoopRunner:
         assert self._loop is not None
         while self._waiting and len(self._tasks) < self._concurrency:
             running = self._waiting.popleft()
-            if not running.is_lost:
-                task = self._loop.create_task(self._run(running))
-                running.stop_task = lambda task=task: self._stop(task)
-                self._tasks.add(task)
-                task.add_done_callback(self._ended)
+            task = self._loop.create_task(self._run(running))
+            running.stop_task = lambda task=task: self._stop(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
 
     def _stop(self, task: asyncio.Task[None]) -> None:
         assert self._loop is not None

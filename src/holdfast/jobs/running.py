@@ -66,6 +66,7 @@ class Running:
         "handler",
         "is_lost",
         "is_reported",
+        "is_taken",
         "job",
         "locked_since",
         "started_at",
@@ -80,6 +81,7 @@ class Running:
         self.extended_at = now
         self.started_at = now
         self.is_lost = False
+        self.is_taken = False
         self.is_reported = False
         self.cancel_reason: str | None = None
         self.locked_since: float | None = None
@@ -108,10 +110,14 @@ class Running:
                 self._cancel_event.set()
             return self._cancel_event
 
-    def lose(self) -> None:
-        """Note that the lease is someone else's, or nobody's, and stop what can be stopped."""
+    def lose(self, *, is_certain: bool) -> None:
+        """Note that the lease is, or may be, no longer ours, and stop what can be stopped.
+
+        Only when it is certain, nothing is reported any more; else the database decides what a report is worth.
+        """
         with _events_lock:
             self.is_lost = True
+            self.is_taken = self.is_taken or is_certain
             event = self._lost_event
         if event is not None:
             event.set()

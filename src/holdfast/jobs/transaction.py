@@ -37,7 +37,7 @@ class JobTransaction(HandlerTransaction):
         return running.transaction
 
     def _connect(self) -> Connection:
-        """Open it so that the completion sees beats that came meanwhile: newer MariaDB else takes them for a conflict."""
+        """Open it so that the completion sees beats that came meanwhile: newer MariaDB takes them for a conflict."""
         connection = super()._connect()
         if self._engine.dialect.name in ("mysql", "mariadb"):
             connection = connection.execution_options(isolation_level="READ COMMITTED")

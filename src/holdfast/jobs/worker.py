@@ -132,10 +132,10 @@ class JobWorker:
         fetcher = threading.Thread(target=self._fetch, name="holdfast-jobs-fetcher", daemon=True)
         fetcher.start()
         while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
-            pass  # a signal that another thread received is handled when this one wakes
+            self._keeper.lose_what_ran_out()
         self._wake.set()
         self._chores.stop()
-        fetcher.join()
+        fetcher.join(self._settings.drain_seconds)
         return self._drain()
 
     # Fetching
@@ -260,10 +260,11 @@ class JobWorker:
             self._wake.clear()
             if len(self._in_flight):
                 self._clock.wait(self._wake, min(_LOOK_AROUND_SECONDS, max(0.0, deadline - self._clock.monotonic())))
+                self._keeper.lose_what_ran_out()
         left = [running for running in self._in_flight.all() if not running.is_reported]
         for running in left:
             self._reporter.put(PutBack(running.claim, 0.0, "the worker stopped before the handler ended"))
-            running.lose()
+            running.lose(is_certain=True)
         has_reported = self._reporter.finish(_REPORT_SECONDS)
         if self._listener is not None:
             self._listener.stop()
