@@ -12,6 +12,7 @@ COMPONENTS = REPOSITORY / ".components"
 CHOSEN_NODE = COMPONENTS / "bin" / "node"
 MODULES = COMPONENTS / "node" / "node_modules"
 AZURITE = MODULES / "azurite" / "dist" / "src" / "azurite.js"
+GRPC = MODULES / "@grpc" / "grpc-js" / "build" / "src" / "index.js"
 COSMOS = MODULES / "@vercel" / "cosmosdb-server" / "lib" / "cli.js"
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ..core.clock import Clock
-from ..core.errors import Ambiguous, Unavailable
+from ..core.errors import Ambiguous, DbConnectionError, Unavailable
 from .telemetry import WorkerTelemetry
 
 _AFTER_ERROR_SECONDS = 5.0
@@ -47,7 +47,7 @@ class Chores:
     def _done(self, chore: Chore) -> float:
         try:
             seconds = chore()
-        except (Unavailable, Ambiguous) as error:
+        except (Unavailable, Ambiguous, DbConnectionError) as error:
             self._telemetry.unavailable("A chore", error)
             return _AFTER_ERROR_SECONDS
         except Exception:

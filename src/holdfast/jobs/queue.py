@@ -17,6 +17,7 @@ from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
 from ..records.history import History, HistoryStatus
 from ..records.retention import prune as prune_records
+from .chores import Chore
 from .definition import BoundJob, JobDefinition
 from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
 from .payload import MAX_PAYLOAD_BYTES
@@ -214,8 +215,16 @@ class Jobs:
             settings=settings,
             metrics=self._metrics,
             clock=self._clock,
-            chores=[PeriodicEnqueuer(self.store, self.periodics, self._clock).tick, self._prune],
+            chores=self.chores(),
         )
+
+    def chores(self) -> list[Chore]:
+        """Return what some process must do now and then: enqueue periodic jobs, forget what is past its retention."""
+        return [PeriodicEnqueuer(self.store, self.periodics, self._clock).tick, self._prune]
+
+    def declare_limits(self) -> None:
+        """Write down the limits of every declared topic, as a worker does before it claims."""
+        self._declare_limits(self.definitions)
 
     def _prune(self) -> float:
         """Forget what is past its retention."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +18,7 @@ from .screen import Screen
 from .story import BATCH_SIZE, LEASE_SECONDS, Outcome, Story
 
 _KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the directory with the database and the logs.")]
-_LOOK = "HOLDFAST_URL=sqlite:///{file} holdfast trigger show orders --app holdfast.cli.demo.shop:hf"
+_LOOK = "HOLDFAST_URL=sqlite:///{file} {holdfast} trigger show orders --app holdfast.cli.demo.shop:hf"
 
 
 def demo(keep: _KeepOption = False) -> None:
@@ -66,7 +68,15 @@ def _print_next_steps(kept: Path | None) -> None:
     print_line("")
     print_line("What to try next:")
     print_line(
-        f"  {_LOOK.format(file=kept / 'shop.db')}" if kept else "  holdfast demo --keep      and look around in it"
+        f"  {_LOOK.format(holdfast=_program(), file=kept / 'shop.db')}"
+        if kept
+        else f"  {_program()} demo --keep      and look around in it"
     )
     print_line("  examples/shop/README.md   your first trigger, in ten lines")
+    print_line("  examples/mail/README.md   your first job")
     print_line("  docs/guarantees.md        what is promised, and the test that shows it")
+
+
+def _program() -> str:
+    """Return how this command is called here: it may lie in an environment that the shell does not search."""
+    return "holdfast" if shutil.which("holdfast") else os.path.relpath(Path(sys.executable).with_name("holdfast"))

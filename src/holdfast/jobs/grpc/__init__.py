@@ -1,0 +1,14 @@
+"""Remote workers: the queue over gRPC, for processes that have no access to its database, in any language.
+
+``holdfast_jobs.proto`` is the protocol. ``server`` is a thin layer over the store: leases live in the database and
+nowhere else. ``client`` runs handlers with the same worker that runs beside the database.
+"""
+
+from __future__ import annotations
+
+from ...core.errors import MissingDependencyError
+
+try:
+    import grpc as _grpc  # noqa: F401 - asked for here, so that the modules below need not
+except ImportError as error:
+    raise MissingDependencyError("Remote workers need grpcio: run \"pip install 'holdfast[grpc]'\".") from error

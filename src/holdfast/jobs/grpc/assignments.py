@@ -1,0 +1,105 @@
+"""A claimed job on its way from the server to the worker.
+
+The receipt is what the server wants to know again when the job is reported, and does not want to remember meanwhile:
+whether the job's unique key outlives it, and its correlation id, under which the history finds a success that was
+reported before. In the worker it travels inside the claim, so that the worker need not know of it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from ...core.errors import PayloadError
+from ..model import Attempt, Claim, ClaimedJob, JobId
+from . import holdfast_jobs_pb2 as wire
+from .moments import moment_of, timestamp_of
+
+_KEEPS_KEY, _FREES_KEY = "1", "0"
+
+
+class Receipt(NamedTuple):
+    """What a report of a success must bring back."""
+
+    keeps_key: bool
+    correlation_id: str
+
+    def __str__(self) -> str:
+        return f"{_KEEPS_KEY if self.keeps_key else _FREES_KEY}:{self.correlation_id}"
+
+    @classmethod
+    def read(cls, what: str, text: str) -> Receipt:
+        """Return the receipt of an assignment.
+
+        Raises:
+            PayloadError: it was not copied from one.
+        """
+        flag, colon, correlation_id = text.partition(":")
+        if not colon or flag not in (_KEEPS_KEY, _FREES_KEY):
+            raise PayloadError(f"{what} has no receipt, or not that of its assignment. Copy it from there.")
+        return cls(flag == _KEEPS_KEY, correlation_id)
+
+
+class RemoteClaim(Claim):
+    """A claim that carries its receipt. It is equal to the same claim without."""
+
+    receipt: str
+
+
+class RemoteJob(ClaimedJob):
+    """A job as a remote worker gets it."""
+
+    receipt: str
+
+    @property
+    def claim(self) -> RemoteClaim:
+        """Return the token to report with."""
+        claim = RemoteClaim(self.id, self.attempt)
+        claim.receipt = self.receipt
+        return claim
+
+
+def assignment_of(job: ClaimedJob) -> wire.JobAssignment:
+    """Return the message that assigns a job."""
+    return wire.JobAssignment(
+        job_id=job.id,
+        attempt=job.attempt,
+        topic=job.topic,
+        operation=job.operation,
+        payload=job.payload,
+        correlation_id=job.correlation_id,
+        lease_seconds=job.lease_seconds,
+        failures=job.failures,
+        max_attempts=job.max_attempts,
+        tags=json.loads(job.tags) if job.tags else (),
+        instance_id=job.instance_id,
+        priority=job.priority,
+        run_at=None if job.run_at is None else timestamp_of(job.run_at),
+        created_at=timestamp_of(job.created_at),
+        limit_key=job.limit_key,
+        receipt=str(Receipt(job.unique_seconds is not None, job.correlation_id)),
+    )
+
+
+def job_of(message: wire.JobAssignment) -> RemoteJob:
+    """Return the job of an assignment. How long its unique key stays taken is the server's business."""
+    job = RemoteJob(
+        id=JobId(message.job_id),
+        topic=message.topic,
+        operation=message.operation,
+        payload=message.payload,
+        attempt=Attempt(message.attempt),
+        failures=message.failures,
+        max_attempts=message.max_attempts if message.HasField("max_attempts") else None,
+        priority=message.priority,
+        lease_seconds=message.lease_seconds,
+        named_correlation_id=message.correlation_id,
+        instance_id=message.instance_id if message.HasField("instance_id") else None,
+        unique_seconds=None,
+        limit_key=message.limit_key if message.HasField("limit_key") else None,
+        tags=json.dumps(list(message.tags), ensure_ascii=False) if message.tags else None,
+        run_at=moment_of("run_at", message.run_at) if message.HasField("run_at") else None,
+        created_at=moment_of("created_at", message.created_at),
+    )
+    job.receipt = message.receipt
+    return job

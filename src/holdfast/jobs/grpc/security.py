@@ -1,0 +1,148 @@
+"""Who may connect, and when a server or a worker refuses to talk in the clear.
+
+The server knows tokens by their SHA-256 only: reading its file gives nobody a token. A token is long and random, so
+a plain hash is enough; a password would need a slow one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import ConfigurationError
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_BEARER = "bearer "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """The server's certificate and key (PEM files). With ``client_ca_file``, workers need a certificate of that CA."""
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """Whom a worker trusts: the CAs of ``ca_file`` (PEM), else those of the machine; and its own certificate if any."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ConfigurationError("A worker's certificate needs its key, and the key its certificate. Give both.")
+
+
+class Tokens:
+    """The tokens that are accepted. Without any, everybody is."""
+
+    def __init__(self, hashes: Iterable[str] = ()) -> None:
+        self._hashes = tuple(hashes)
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    @classmethod
+    def of(cls, *tokens: str) -> Tokens:
+        """Return what accepts these tokens."""
+        return cls(token_hash(token) for token in tokens)
+
+    @classmethod
+    def read(cls, path: Path) -> Tokens:
+        """Return the tokens of a file: one SHA-256 in hexadecimal per line, what follows it is a note.
+
+        Raises:
+            ConfigurationError: the file cannot be read, is empty, or a line is something else.
+        """
+        hashes = []
+        for number, line in enumerate(read_file("The token file", path).decode(errors="replace").splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if _HASH.fullmatch(words[0].lower()) is None:
+                raise ConfigurationError(
+                    f"Line {number} of the token file {path} does not begin with the SHA-256 of a token, which is 64 "
+                    "hexadecimal digits. Keep the token itself out of this file."
+                )
+            hashes.append(words[0].lower())
+        if not hashes:
+            raise ConfigurationError(f"The token file {path} holds no token. Write the SHA-256 of one into it.")
+        return cls(hashes)
+
+    def accepts(self, authorization: str | None) -> bool:
+        """Return whether a call with this header may go on. Every hash is compared, in the same time."""
+        if not self._hashes:
+            return True
+        if authorization is None or not authorization.lower().startswith(_BEARER):
+            return False
+        presented = token_hash(authorization[len(_BEARER) :].strip())
+        matches = [hmac.compare_digest(presented, known) for known in self._hashes]
+        return any(matches)
+
+
+def token_hash(token: str) -> str:
+    """Return what the server keeps of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def read_file(what: str, path: Path) -> bytes:
+    """Return a file's content.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{what} {path} cannot be read: {error.strerror or error}.") from error
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address (``host:port``, ``unix:…``) can be reached from this machine only."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rsplit("/", 1)[-1].rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_listening(address: str, *, has_tls: bool, has_tokens: bool, is_insecure: bool) -> None:
+    """Refuse to serve a network without encryption and authentication.
+
+    Raises:
+        ConfigurationError: one of them is missing.
+    """
+    if is_insecure or is_loopback(address) or (has_tls and has_tokens):
+        return
+    missing = [word for word, is_there in (("TLS", has_tls), ("a token file", has_tokens)) if not is_there]
+    without = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    raise ConfigurationError(
+        f"{address} can be reached from other machines, and {without}: anyone could read, run and add jobs. "
+        "Give --tls-cert, --tls-key and --token-file, listen on 127.0.0.1, or insist with --insecure."
+    )
+
+
+def check_sending(target: str, *, has_tls: bool, has_token: bool, is_insecure: bool) -> None:
+    """Refuse to send a token where others can read it.
+
+    Raises:
+        ConfigurationError: the connection is not encrypted and leaves the machine.
+    """
+    if has_token and not (has_tls or is_insecure or is_loopback(target)):
+        raise ConfigurationError(
+            f"The token for {target} would travel readable by others. Pass tls=ClientTls(…), or insist with "
+            "insecure=True."
+        )

@@ -1,0 +1,212 @@
+"""Streams of assignments: a worker grants credit, and each credit is spent on one job.
+
+All of this runs on the server's event loop, except what says otherwise. A stream knows its worker's topics and what
+credit is left, and nothing about leases: when it breaks, what was sent is the worker's to beat for and report, and
+what was claimed and not sent comes back when its lease runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from ...core.errors import Ambiguous, ConfigurationError, Unavailable
+from ...core.retry import RetryPolicy
+from ..model import ClaimedJob, WorkerId
+from ..settings import checked_topic
+from . import holdfast_jobs_pb2 as wire
+from .assignments import assignment_of
+from .desk import owner_of
+
+MOST_CREDIT = 100_000
+_MOST_TOPICS = 1000
+_MOST_PER_CLAIM = 100
+_LEAST_POLL_SECONDS = 0.02
+_AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
+_BEAT_NOW = wire.ServerMessage(beat_now=wire.BeatNow())
+_log = logging.getLogger("holdfast.jobs")
+
+Claim = Callable[[WorkerId, Sequence[str], int], Awaitable[list[ClaimedJob]]]
+Write = Callable[[wire.ServerMessage], Awaitable[None]]
+
+
+class StreamEnded(Exception):  # noqa: N818 - an order, not a mistake
+    """The server ends a stream: it stops, or another stream of the same worker came."""
+
+    def __init__(self, reason: str, *, is_replaced: bool = False) -> None:
+        super().__init__(reason)
+        self.is_replaced = is_replaced
+
+
+class JobStream:
+    """One worker's stream.
+
+    Args:
+        start: the worker's first message.
+        poll_seconds: the longest pause between two looks for jobs.
+        is_told: whether the database tells of new jobs; otherwise the pauses begin short.
+
+    Raises:
+        ConfigurationError: the first message cannot be used.
+    """
+
+    def __init__(self, start: wire.Start, *, poll_seconds: float, is_told: bool) -> None:
+        self.owner = owner_of(start.worker)
+        if not 1 <= len(start.topics) <= _MOST_TOPICS:
+            raise ConfigurationError(
+                f"Worker '{start.worker}' asks for {len(start.topics)} topics. Name 1 to {_MOST_TOPICS:,}."
+            )
+        self.topics = [checked_topic("Topic", topic) for topic in dict.fromkeys(start.topics)]
+        self._poll_seconds = poll_seconds
+        self._is_told = is_told
+        self._wake = asyncio.Event()
+        self._must_beat = False
+        self._is_closed = False
+        self._ended: StreamEnded | None = None
+        self.credit = 0
+        self.grant(start.credit)
+
+    def grant(self, credit: int) -> None:
+        """Take more credit in.
+
+        Raises:
+            ConfigurationError: it is more than any worker could mean.
+        """
+        if self.credit + credit > MOST_CREDIT:
+            raise ConfigurationError(
+                f"The credit of {self.owner} would be {self.credit + credit:,}. Ask for {MOST_CREDIT:,} jobs at most."
+            )
+        self.credit += credit
+        self._wake.set()
+
+    def look(self) -> None:
+        """Look for jobs now."""
+        self._wake.set()
+
+    def beat_now(self) -> None:
+        """Pass on that running jobs were cancelled."""
+        self._must_beat = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the stream: the worker wants no more."""
+        self._is_closed = True
+        self._wake.set()
+
+    def end(self, ended: StreamEnded) -> None:
+        """End the stream although the worker would go on."""
+        self._ended = ended
+        self._wake.set()
+
+    async def serve(self, claim: Claim, write: Write) -> None:
+        """Send jobs as long as there are any and credit for them, until the stream ends.
+
+        Raises:
+            StreamEnded: the server ended it.
+        """
+        idle = failures = 0
+        while True:
+            self._wake.clear()
+            if self._ended is not None:
+                raise self._ended
+            if self._is_closed:
+                return
+            try:
+                sent = await self._send(claim, write)
+            except (Unavailable, Ambiguous) as error:
+                _log.warning("Claiming jobs for %s did not work and is tried again: %s", self.owner, error)
+                await self._pause(_AFTER_ERRORS.delay_for_attempt(failures))
+                failures += 1
+                continue
+            failures, idle = 0, 0 if sent else idle + 1
+            if not sent:
+                await self._pause(self._rest(idle))
+
+    async def _send(self, claim: Claim, write: Write) -> int:
+        if self._must_beat:
+            self._must_beat = False
+            await write(_BEAT_NOW)
+        if not self.credit:
+            return 0
+        self.topics.append(
+            self.topics.pop(0)
+        )  # another one first each time, so that a busy one does not starve the rest
+        jobs = await claim(self.owner, self.topics, min(self.credit, _MOST_PER_CLAIM))
+        for job in jobs:
+            self.credit -= 1
+            await write(wire.ServerMessage(assignment=assignment_of(job)))
+        return len(jobs)
+
+    def _rest(self, idle: int) -> float | None:
+        """Return how long to wait for news: longer the longer there was nothing, for ever when there is no credit."""
+        if not self.credit:
+            return None
+        if self._is_told:
+            return self._poll_seconds
+        return min(self._poll_seconds, _LEAST_POLL_SECONDS * 2.0 ** min(idle, 10))
+
+    async def _pause(self, seconds: float | None) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+async def take_grants(stream: JobStream, messages: AsyncIterator[wire.WorkerMessage]) -> None:
+    """Take the worker's messages in until it sends no more.
+
+    Raises:
+        ConfigurationError: a message is not a grant.
+    """
+    async for message in messages:
+        if message.WhichOneof("message") != "grant":
+            raise ConfigurationError(f"{stream.owner} sent a message after its start that is not a grant of credit.")
+        stream.grant(message.grant.credit)
+    stream.close()
+
+
+class Streams:
+    """The open streams of a server, one for each worker."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._streams: dict[WorkerId, JobStream] = {}
+        self._ended: StreamEnded | None = None
+
+    def add(self, stream: JobStream) -> None:
+        """Take a stream in. An older one of the same worker ends: nobody reads it any more.
+
+        Raises:
+            StreamEnded: the server stops, or has too many streams.
+        """
+        if self._ended is not None:
+            raise self._ended
+        before = self._streams.get(stream.owner)
+        if before is None and len(self._streams) >= self._most:
+            raise StreamEnded(f"This server has {self._most:,} streams, which is its most. Try again, or another one.")
+        if before is not None:
+            before.end(StreamEnded(f"Another stream of {stream.owner} took over.", is_replaced=True))
+        self._streams[stream.owner] = stream
+
+    def remove(self, stream: JobStream) -> None:
+        """Forget a stream that has ended."""
+        if self._streams.get(stream.owner) is stream:
+            del self._streams[stream.owner]
+
+    def look(self, topic: str | None = None) -> None:
+        """Let streams look for jobs: those of a topic, or all."""
+        for stream in self._streams.values():
+            if topic is None or topic in stream.topics:
+                stream.look()
+
+    def beat_now(self) -> None:
+        """Tell every worker that running jobs were cancelled."""
+        for stream in self._streams.values():
+            stream.beat_now()
+
+    def end_all(self, reason: str) -> None:
+        """End every stream, and refuse new ones."""
+        self._ended = StreamEnded(reason)
+        for stream in self._streams.values():
+            stream.end(self._ended)

@@ -1,0 +1,138 @@
+"""What a server looks after: leases that ran out, jobs whose time has come, chores, and news from the database.
+
+A fleet of remote workers may have no worker beside the database, so the server does what such a worker does besides
+running handlers. Several servers and workers at once are harmless.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.engine import Engine
+
+from ...core.clock import Clock
+from ...core.errors import Ambiguous, Unavailable
+from ..chores import Chore, Chores
+from ..keeper import Keeper
+from ..listener import Listener
+from ..model import WorkerId
+from ..running import InFlight
+from ..stores.base import CANCELLED, SqlJobStore
+from ..telemetry import WorkerTelemetry
+
+_LEAST_PAUSE_SECONDS = 0.02
+
+
+class TopicListener(Listener):
+    """Tells of which topic there is news, whichever it is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        *,
+        on_topic: Callable[[str | None], None],
+        on_cancel: Callable[[], None],
+    ) -> None:
+        super().__init__(engine, frozenset(), clock, on_jobs=lambda: on_topic(None), on_cancel=on_cancel)
+        self._on_topic = on_topic
+
+    def _heard(self, payload: str) -> None:
+        if payload == CANCELLED:
+            self._on_cancel()
+        else:
+            self._on_topic(payload)
+
+
+class Watch:
+    """Threads beside the server's loop.
+
+    Args:
+        store: the queue, on connections that claims do not use.
+        on_topic: called from these threads: there may be jobs of this topic, or of any when it is None.
+        on_cancel: called from these threads: running jobs were cancelled.
+        chores: what else to do now and then.
+    """
+
+    def __init__(
+        self,
+        store: SqlJobStore,
+        telemetry: WorkerTelemetry,
+        clock: Clock,
+        *,
+        name: WorkerId,
+        watchdog_seconds: float,
+        poll_seconds: float,
+        on_topic: Callable[[str | None], None],
+        on_cancel: Callable[[], None],
+        chores: Sequence[Chore] = (),
+    ) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._on_topic = on_topic
+        self._keeper = Keeper(
+            store,
+            name,
+            InFlight(),  # a server runs nothing, so there is nothing to beat for: only the watchdog is at work
+            telemetry,
+            clock,
+            beat_seconds=watchdog_seconds,
+            watchdog_seconds=watchdog_seconds,
+            on_reaped=self._heard_any,
+        )
+        self._listener = (
+            TopicListener(store.engine, clock, on_topic=self._heard, on_cancel=on_cancel) if store.notifies else None
+        )
+        self._chores = Chores(chores, telemetry, clock)
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._promoter = threading.Thread(target=self._promote, name="holdfast-jobs-promoter", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._keeper.start()
+        self._chores.start()
+        self._promoter.start()
+        if self._listener is not None:
+            self._listener.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._is_stopped = True
+        self._wake.set()
+        self._promoter.join()
+        self._chores.stop()
+        self._keeper.stop()
+        if self._listener is not None:
+            self._listener.stop()
+
+    def _heard_any(self) -> None:
+        self._heard(None)
+
+    def _heard(self, topic: str | None) -> None:
+        self._wake.set()  # what came may be scheduled, and due before what was
+        self._on_topic(topic)
+
+    def _promote(self) -> None:
+        while not self._is_stopped:
+            self._wake.clear()
+            pause = self._poll_seconds
+            try:
+                pause = self._promoted()
+            except (Unavailable, Ambiguous) as error:
+                self._telemetry.unavailable("Looking for jobs that are due", error)
+            except Exception:
+                self._telemetry.broke("Looking for jobs that are due")
+            self._clock.wait(self._wake, pause)
+
+    def _promoted(self) -> float:
+        """Let what is due be claimed; return how long until something else may be."""
+        if self._store.promote():
+            self._on_topic(None)
+        due_in = self._store.next_due_seconds()
+        if due_in is None:
+            return self._poll_seconds
+        return min(self._poll_seconds, max(_LEAST_PAUSE_SECONDS, due_in))
