@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from contextvars import copy_context
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 
 from holdfast import ConfigurationError, DbConfig, DbConnectionError, DbWriter, EngineProvider, WriteError
@@ -113,15 +118,30 @@ def test_nothing_more_is_sent_after_a_failed_write(entries: Database) -> None:
     assert entries.rows(ALL) == [(1, 100)]
 
 
-def test_a_write_we_refuse_ourselves_does_not_doom_the_block(entries: Database) -> None:
+WRONG_WRITES: dict[str, Callable[[DbWriter], None]] = {
+    "unknown column": lambda writer: writer.insert(data={"color": "red"}),
+    "different columns": lambda writer: writer.insert_many(rows=[{"id": 3, "amount": 1}, {"id": 4}]),
+    "no row": lambda writer: writer.insert(data=cast("Any", [1])),
+    "wrong key": lambda writer: writer.update(data={"amount": 1}, pk={"amount": 1}),
+    "no key": lambda writer: writer.delete(pk={"id": None}),
+    "no conflict columns": lambda writer: writer.upsert(data={"id": 3}, conflict_columns=cast("Any", "id")),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_WRITES)
+def test_a_write_we_refuse_ourselves_dooms_the_block_too(entries: Database, wrong: str) -> None:
+    """Whoever catches its error and goes on must not keep one half of what belongs together."""
     writer = entries.writer("entries")
-    with writer.transaction():
-        writer.insert(data={"id": 2, "amount": 1})
-        with pytest.raises(ConfigurationError, match="no column"):
-            writer.insert(data={"color": "red"})
-        with pytest.raises(WriteError, match="same columns"):
-            writer.insert_many(rows=[{"id": 3, "amount": 1}, {"id": 4}])
-    assert entries.rows(ALL) == [(1, 100), (2, 1)]
+
+    def go_on() -> None:
+        with writer.transaction():
+            writer.insert(data={"id": 2, "amount": 1})
+            with pytest.raises((ConfigurationError, WriteError)):
+                WRONG_WRITES[wrong](writer)
+
+    with pytest.raises(WriteError, match=r"An earlier write inside this transaction\(\) failed"):
+        go_on()
+    assert entries.rows(ALL) == [(1, 100)]
 
 
 def test_a_transaction_needs_no_second_connection(entries: Database) -> None:
@@ -131,11 +151,68 @@ def test_a_transaction_needs_no_second_connection(entries: Database) -> None:
     writer = DbWriter(db_config=config, table="entries", engine_provider=provider)
     with writer.transaction():
         writer.insert(data={"id": 2, "amount": 1})
-        with pytest.raises(ConfigurationError, match="no column"):
-            writer.insert(data={"color": "red"})
         writer.insert(data={"id": 3, "amount": 1})
+    with pytest.raises(ConfigurationError, match="no column"), writer.transaction():
+        writer.insert(data={"color": "red"})
     assert entries.rows(ALL) == [(1, 100), (2, 1), (3, 1)]
     provider.dispose_all()
+
+
+def _in_a_thread(step: Callable[[], None]) -> BaseException | None:
+    """Run a step in a thread that shares nothing with this one; return what it raised."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(step).exception()
+
+
+def test_what_another_thread_writes_is_no_part_of_the_block(entries: Database) -> None:
+    """It was told that its row is in: the rollback of a block it knows nothing of must not take it away."""
+    config = DbConfig(connection_url=entries.url, connect_args={"timeout": 0} if entries.kind == "sqlite" else None)
+    writer = DbWriter(db_config=config, table="entries", engine_provider=entries.provider)
+    raised: list[BaseException | None] = []
+
+    def stumble() -> None:
+        with writer.transaction():
+            writer.insert(data={"id": 2, "amount": 1})
+            raised.append(_in_a_thread(lambda: writer.insert(data={"id": 3, "amount": 1})))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        stumble()
+    if entries.kind == "sqlite":  # one writer at a time: it waits for the block, here not at all
+        assert "database is locked. Another connection was writing all the while" in str(raised[0])
+        assert entries.rows(ALL) == [(1, 100)]
+    else:
+        assert raised == [None]
+        assert entries.rows(ALL) == [(1, 100), (3, 1)]
+    entries.provider.get_engine(config).dispose()
+
+
+def test_another_thread_cannot_open_a_second_block_on_the_same_writer(entries: Database) -> None:
+    writer = entries.writer("entries")
+
+    def open_another() -> None:
+        with writer.transaction():
+            pytest.fail("must not be entered")
+
+    with writer.transaction():
+        writer.insert(data={"id": 2, "amount": 1})
+        assert "another thread or task needs a writer of its own" in str(_in_a_thread(open_another))
+        writer.insert(data={"id": 3, "amount": 1})
+    assert entries.rows(ALL) == [(1, 100), (2, 1), (3, 1)]
+
+
+def test_what_the_block_itself_starts_takes_part(entries: Database) -> None:
+    writer = entries.writer("entries")
+
+    def stumble() -> None:
+        with writer.transaction():
+            context = copy_context()
+            assert _in_a_thread(lambda: context.run(lambda: writer.insert(data={"id": 2, "amount": 1}))) is None
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        stumble()
+    assert entries.rows(ALL) == [(1, 100)]
 
 
 def test_a_transaction_that_gets_no_connection_can_be_tried_again(entries: Database) -> None:
@@ -181,6 +258,19 @@ def test_a_commit_that_fails_is_a_write_error(postgres: Database) -> None:
     assert postgres.rows("SELECT * FROM tails") == []
 
 
+@pytest.mark.parametrize("in_a_block", [False, True])
+def test_a_commit_whose_answer_is_lost_says_that_nobody_knows(postgres: Database, in_a_block: bool) -> None:
+    postgres.execute(ENTRIES)
+    writer = postgres.writer("entries")
+    others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+    event.listen(
+        postgres.engine, "commit", lambda _: postgres.rows(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+    )
+    said = r"may or may not have taken effect\. Read the rows before"
+    with pytest.raises(WriteError, match=said), writer.transaction() if in_a_block else nullcontext():
+        writer.insert(data={"id": 1, "amount": 1})
+
+
 def test_a_session_that_dies_inside_the_block_is_a_write_error_even_when_caught(postgres: Database) -> None:
     postgres.execute(ENTRIES)
     writer = postgres.writer("entries")
@@ -190,7 +280,9 @@ def test_a_session_that_dies_inside_the_block_is_a_write_error_even_when_caught(
         with writer.transaction():
             writer.insert(data={"id": 1, "amount": 1})
             postgres.rows(f"SELECT pg_terminate_backend(pid, 10000) {others}")
-            with pytest.raises(WriteError, match="'entries' failed"):
+            with pytest.raises(
+                WriteError, match=r"'entries' failed: .* The connection broke\. Nothing was written: run"
+            ):
                 writer.insert(data={"id": 2, "amount": 1})
 
     with pytest.raises(WriteError, match="An earlier write"):

@@ -175,3 +175,24 @@ def test_large_values_pass(database: Database) -> None:
     body = bytes(range(256)) * 8192
     database.writer("files").insert(data={"id": 1, "body": body})
     assert database.reader("files").get(pk={"id": 1}) == {"id": 1, "body": body}
+
+
+def test_an_instant_is_kept_in_utc_where_there_are_no_zones(sqlite: Database) -> None:
+    sqlite.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, at TIMESTAMP, until DATETIME)")
+    writer = sqlite.writer("visits")
+    writer.insert(data={"id": 1, "at": INSTANT, "until": INSTANT})
+    writer.upsert(data={"id": 2, "at": INSTANT.astimezone(UTC), "until": NAIVE}, conflict_columns=["id"])
+    writer.insert(data={"id": 3})
+    writer.update_many(rows=[{"id": 3, "at": INSTANT, "until": INSTANT}])
+    stored = sqlite.rows("SELECT DISTINCT CAST(at AS TEXT), CAST(until AS TEXT) FROM visits")
+    assert stored == [(str(NAIVE), str(NAIVE))]
+    assert sqlite.reader("visits").get(pk={"id": 1}) == {"id": 1, "at": NAIVE, "until": NAIVE}
+
+
+@pytest.mark.parametrize("value", [Decimal("NaN"), float("nan"), time(1, tzinfo=UTC)])
+def test_what_sqlite_would_store_as_something_else_is_refused(sqlite: Database, value: object) -> None:
+    sqlite.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, n NUMERIC(10, 2), f FLOAT, t TIME)")
+    for column in ("t",) if isinstance(value, time) else ("n", "f"):
+        with pytest.raises(WriteError, match=r"insert into 'odd' failed: (NaN would be stored as NULL|a time of day)"):
+            sqlite.writer("odd").insert(data={"id": 1, column: value})
+    assert sqlite.rows("SELECT * FROM odd") == []

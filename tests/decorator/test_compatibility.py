@@ -135,7 +135,12 @@ WRITING: dict[str, Scenario] = {
     "close in a transaction": lambda package: _transaction(package.writer(), lambda writer: writer.close()),
     "write after close in a transaction": lambda package: _transaction(package.writer(), _close_and_insert),
     "failed write that is caught in a transaction": lambda package: _transaction(package.writer(), _insert_in_vain),
-    "write by a reader": lambda package: _quietly(lambda: package.reader(None).query("DELETE FROM people")),
+    "write by a reader": lambda package: _quietly(
+        lambda: package.reader(None).query("DELETE FROM people WHERE id = 1 RETURNING id")
+    ),
+    "write by a reader that returns nothing": lambda package: _quietly(
+        lambda: package.reader(None).query("DELETE FROM people")
+    ),
 }
 DECORATING: dict[str, Scenario] = {
     "input by key": lambda package: package.input(table="people", pk=lambda req: {"id": req})(req=1),

@@ -206,6 +206,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": URL, "table": "", "pk": {"id": 1}}, "table must not be empty"),
     ({"url": URL, "table": "t", "pk": {"id": 1}, "params": {"a": 1}}, "params belong to query"),
     ({"url": URL, "query": "SELECT 1", "on_not_found": "ignore"}, "must be 'none' or 'raise', not 'ignore'"),
+    ({"url": URL, "query": "SELECT 1", "on_not_found": "raise"}, "on_not_found='raise' belongs to pk; a query that"),
+    ({"url": URL, "query": "SELECT 1", "engine_provider": "x"}, "engine_provider must be an EngineProvider, not str"),
+    ({"db_config": URL, "query": "SELECT 1"}, "input: db_config must be a DbConfig; pass a URL as url="),
+    ({"url": "%DB_URL", "query": "SELECT 1"}, "write it as %DB_URL%"),
     ({"table": "t", "pk": {"id": 1}}, "exactly one of url and db_config"),
     (
         {"url": URL, "db_config": DbConfig(connection_url=URL), "table": "t", "pk": {"id": 1}},
@@ -250,3 +254,10 @@ def test_an_async_resolver_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="must be a plain function, not an async one"):
         db.input("user", url=URL, table="t", pk=key)(handler)  # type: ignore[arg-type]  # what is refused
+
+
+def test_a_parameter_that_cannot_be_given_by_name_is_refused() -> None:
+    def handler(req: Any, /, user: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'req' of 'handler' can be given by position only.* Remove the /"):
+        db.input("user", url=URL, table="t", pk={"id": 1})(handler)

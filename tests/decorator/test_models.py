@@ -6,16 +6,18 @@ import asyncio
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Generic, Optional, TypeVar
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from holdfast import DbBindings, DbOut, HandlerError, ModelChange, RowChange, SerializationError
+from holdfast.decorator.models import to_model
 from tests.binding.databases import Database
 from tests.decorator.polling import make_orders, place, polling
 
 db = DbBindings()
+T = TypeVar("T")
 
 
 class Person(BaseModel):
@@ -271,3 +273,117 @@ def test_without_a_model_events_stay_what_they_are(sqlite: Database) -> None:
     place(sqlite, 1)
     ship()
     assert not isinstance(seen[0], ModelChange)
+
+
+def test_null_does_not_get_into_a_field_that_takes_no_none(people: Database) -> None:
+    @dataclass
+    class Strict:
+        id: int
+        age: int
+
+    target: dict[str, Any] = {"url": people.url, "table": "people", "engine_provider": people.provider}
+
+    @db.input("person", pk=lambda number: {"id": number}, model=Strict, **target)
+    def read(number: int, person: Strict) -> Strict:
+        return person
+
+    assert read(number=1) == Strict(1, 36)
+    with pytest.raises(SerializationError, match="does not fit Strict: age: it is NULL, but the field does not take"):
+        read(number=2)
+
+
+@dataclass
+class Loose(Generic[T]):
+    """Fields that take None, each in its own way."""
+
+    a: Any
+    b: object
+    c: T
+    d: int | None
+    e: Annotated[Optional[int], "said of it"]  # noqa: UP045 - the older way of writing it is what is tested
+    f: None
+
+
+def test_a_field_may_take_none_in_many_ways() -> None:
+    assert to_model(Loose, dict.fromkeys("abcdef")) == Loose(None, None, None, None, None, None)
+
+
+def test_annotations_that_cannot_be_read_are_not_judged() -> None:
+    @dataclass
+    class Odd:
+        a: Nowhere  # type: ignore[name-defined]  # noqa: F821 - what the test is about
+
+    assert to_model(Odd, {"a": None}) == Odd(None)
+
+
+class Aliased(BaseModel):
+    """Columns are called otherwise than fields."""
+
+    number: int = Field(alias="id")
+    called: str = Field(validation_alias="name")
+    age: int | None = None
+
+
+class ByEither(BaseModel):
+    """Fields are called like columns, and have another name elsewhere."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    id: int = Field(alias="personNumber")
+    name: str
+
+
+def test_what_was_read_under_an_alias_is_written_under_it(people: Database) -> None:
+    target: dict[str, Any] = {"url": people.url, "table": "people", "engine_provider": people.provider}
+    upsert: dict[str, Any] = {"action": "upsert", "conflict_columns": ["id"]}
+
+    @db.input("person", pk={"id": 1}, model=Aliased, **target)
+    @db.output("out", **target, **upsert)
+    def rename(person: Aliased, out: DbOut) -> None:
+        person.called = "Augusta"
+        out.set(person)
+
+    @db.input("person", pk={"id": 2}, model=ByEither, **target)
+    @db.output("out", **target, **upsert)
+    def rename_other(person: ByEither, out: DbOut) -> None:
+        person.name = "Hopper"
+        out.set([person])
+
+    rename()
+    rename_other()
+    assert people.rows("SELECT id, name FROM people ORDER BY id") == [(1, "Augusta"), (2, "Hopper")]
+
+
+class Grade(Enum):
+    """An enum inside of JSON."""
+
+    SMALL = "s"
+
+
+@dataclass
+class Part:
+    """A dataclass inside of JSON."""
+
+    name: str
+    size: Grade
+
+
+@dataclass
+class Machine:
+    """Has a JSON column."""
+
+    id: int
+    parts: list[Part]
+    by_name: dict[str, Part]
+
+
+def test_objects_anywhere_inside_a_json_column_are_stored_as_json(sqlite: Database) -> None:
+    sqlite.execute("CREATE TABLE machines (id INTEGER PRIMARY KEY, parts JSON, by_name JSON)")
+
+    @db.output("out", url=sqlite.url, table="machines", engine_provider=sqlite.provider)
+    def save(req: Any, out: DbOut) -> None:
+        nut = Part("nut", Grade.SMALL)
+        out.set(Machine(1, [nut], {"nut": nut}))
+
+    save(req=None)
+    nut = {"name": "nut", "size": "s"}
+    assert sqlite.reader("machines").get(pk={"id": 1}) == {"id": 1, "parts": [nut], "by_name": {"nut": nut}}

@@ -118,7 +118,7 @@ def test_a_list_is_written_whole_or_not_at_all(orders: Database) -> None:
     [
         (({"id": 1},), r"takes a dict, .* a list of them, or None, not tuple"),
         ("id", "not str"),
-        ([{"id": 1, "status": "new"}, 7], r"element 1 of the list is a int, .* Nothing was written"),
+        ([{"id": 1, "status": "new"}, 7], r"row 2 of 2 is a int, .* Nothing was written"),
         ({"id": 1, "color": "red"}, r"no column\(s\) 'color'"),
         ({}, "data must not be empty"),
     ],
@@ -149,6 +149,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "not supported for dialect 'oracle'",
     ),
+    ({"url": URL, "table": "t", "conflict_columns": ["id"]}, "conflict_columns mean nothing to an insert"),
     ({"url": URL, "table": ""}, "table must not be empty"),
     ({"url": URL, "table": None}, "output: pass table=…, the table to write to"),
     ({"table": "t"}, "exactly one of url and db_config"),

@@ -21,6 +21,7 @@ from holdfast import (
     PollContext,
     RowChange,
 )
+from holdfast.state.stores.memory import MemoryDocumentStore
 from tests.binding.databases import Database
 from tests.decorator.polling import effects, make_orders, place, polling, state_in
 
@@ -234,3 +235,54 @@ def test_wrong_settings_are_refused_when_the_decorator_is_applied(sqlite: Databa
             db.trigger(arg_name="events", **(polling(sqlite) | settings))(ship)
     with pytest.raises(ConfigurationError, match=r"'ship' has no parameter 'changes' to fill\. It has: timer, events"):
         db.trigger(arg_name="changes", **polling(sqlite))(ship)
+
+
+def test_two_functions_cannot_have_one_name_on_one_store(orders: Database) -> None:
+    """They would share a checkpoint, and each would miss what the other got."""
+    shared = polling(orders)
+
+    @db.trigger(arg_name="events", name="orders", **shared)
+    def ship(timer: Any, events: list[RowChange]) -> None:
+        """Stands for the first."""
+
+    def bill(timer: Any, events: list[RowChange]) -> None:
+        """Stands for the second."""
+
+    with pytest.raises(ConfigurationError, match="'ship' and 'bill' are both called 'orders' on one checkpoint store"):
+        db.trigger(arg_name="events", name="orders", **shared)(bill)
+    db.trigger(arg_name="events", name="bills", **shared)(bill)
+    db.trigger(arg_name="events", name="orders", **polling(orders))(bill)  # another store has other checkpoints
+
+
+def test_a_function_that_is_imported_again_keeps_its_name(orders: Database) -> None:
+    shared = polling(orders)
+
+    def import_module() -> Any:
+        @db.trigger(arg_name="events", **shared)
+        def ship(timer: Any, events: list[RowChange]) -> None:
+            """Stands for the module's function."""
+
+        return ship
+
+    import_module()
+    import_module()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"batch_size": "10"}, "batch_size must be a number, not '10'"),
+        ({"max_batches_per_tick": None}, "max_batches_per_tick must be a number"),
+        ({"lease_ttl_seconds": "120"}, "lease_ttl_seconds must be a number"),
+        ({"retry_policy": 3}, r"retry_policy must be a RetryPolicy, not 3\. Write for example"),
+        ({"source": None}, "source must be a source of changes, such as SqlAlchemySource, not NoneType"),
+        ({"checkpoint_store": None}, "checkpoint_store must be a state store, not NoneType. Pass a Blob"),
+        ({"checkpoint_store": MemoryDocumentStore()}, r"not MemoryDocumentStore\. Wrap it: StateStore\("),
+    ],
+)
+def test_a_wrong_kind_of_setting_is_told_when_the_trigger_is_made(
+    sqlite: Database, settings: dict[str, Any], said: str
+) -> None:
+    make_orders(sqlite)
+    with pytest.raises(ConfigurationError, match=said):
+        db.trigger(arg_name="events", **(polling(sqlite) | settings))(lambda timer, events: None)

@@ -136,6 +136,18 @@ def test_the_command_tells_what_it_wrote_and_what_is_next(tmp_path: Path) -> Non
     assert following.startswith("Next: read app/README.md")
 
 
+@pytest.mark.parametrize("given", ["", " "])
+def test_an_empty_directory_name_is_not_the_present_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["new", "function-app", given]) == 2
+    assert "write . for the present one" in " ".join(capsys.readouterr().err.split())
+    assert written(tmp_path) == []
+    assert run_command(["new", "function-app", "."]) == 0
+    assert written(tmp_path) == FILES
+
+
 def test_nothing_is_ever_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "host.json").write_text("mine")

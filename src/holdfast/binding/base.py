@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ..core.config import DbConfig, resolve_db_config, safe_url
-from ..core.driver_errors import connection_error, is_connection_failure, reason
-from ..core.engine import EngineProvider
+from ..core.driver_errors import advice, connection_error, is_connection_failure, reason
+from ..core.engine import EngineProvider, check_engine_provider
 from ..core.errors import ConfigurationError, DbConnectionError, DbError
 from ..core.reflection import qualified
 from .tables import TableCache, is_changed, look_up, looks_stale
@@ -30,13 +30,14 @@ _isolated = EngineProvider()
 
 
 class TableBinding:
-    """A database, and optionally one of its tables. Not for sharing between threads; cheap to make per invocation.
+    """A database, and optionally one of its tables. Cheap to make per invocation.
 
     With an ``engine_provider`` the engine is shared and stays open; without one it is made on first use and closed with
     this object.
     """
 
     _error_class: type[DbError] = DbError
+    _after_a_break = "Run it again."
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class TableBinding:
     ) -> None:
         if table is not None and not table:
             raise ConfigurationError("table must not be empty.")
+        check_engine_provider(engine_provider)
         self._config = resolve_db_config(url=url, db_config=db_config)
         self._table_name = table
         self._schema = schema
@@ -130,30 +132,35 @@ class TableBinding:
         return self._table_name
 
     @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
+    def _translated(self, what: str, after: str = "") -> Iterator[None]:
         """Turn driver errors into ours, naming what was done and never the password.
 
-        Drivers let some of Python's own errors through: a number that is too large, text that is no Unicode.
+        Drivers let some of Python's own errors through: a number that is too large, text that is no Unicode. ``after``
+        is what else to say of a failure.
         """
         try:
             yield
         except DBAPIError as error:
             if error.statement is None and is_connection_failure(error):
                 raise connection_error(self._engine.url, error) from error
-            raise self._error_class(f"{what} failed: {reason(error)}.") from error
+            if is_connection_failure(error):
+                after = f" The connection broke. {self._after_a_break}"
+            raise self._error_class(f"{what} failed: {reason(error)}.{advice(error)}{after}") from error
         except PoolTimeoutError as error:
             raise DbConnectionError(
                 f"No free connection to {safe_url(self._engine.url)}: raise pool_size in DbConfig, or close readers "
                 "and writers sooner."
             ) from error
         except SQLAlchemyError as error:
-            raise self._error_class(f"{what} failed: {reason(error)}.") from error
+            raise self._error_class(f"{what} failed: {reason(error)}.{after}") from error
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise self._error_class(f"{what} failed: {error}.") from error
+            raise self._error_class(f"{what} failed: {error}.{after}") from error
 
 
-def check_key(table: Table, key: Mapping[str, object]) -> None:
+def check_key(table: Table, key: Mapping[str, object], without_key: str) -> None:
     """Check that ``key`` names exactly the primary key's columns.
+
+    ``without_key`` is what to do about a table that has none.
 
     Raises:
         ConfigurationError: it is empty, incomplete, or names another column.
@@ -162,7 +169,7 @@ def check_key(table: Table, key: Mapping[str, object]) -> None:
     name = qualified(table.name, table.schema)
     wanted = [column.name for column in table.primary_key.columns]
     if not wanted:
-        raise ConfigurationError(f"Table '{name}' has no primary key, so a row cannot be found by it. Use query().")
+        raise ConfigurationError(f"Table '{name}' has no primary key, so a row cannot be found by it. {without_key}")
     if set(key) != set(wanted):
         raise ConfigurationError(
             f"The primary key of '{name}' is ({', '.join(wanted)}), but pk has ({', '.join(map(str, key))}). Give each "

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Table, select, text
-from sqlalchemy.engine import CursorResult
+from sqlalchemy.engine import Connection, CursorResult, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.expression import Executable
 
 from ..core.config import DbConfig
 from ..core.driver_errors import MOST_SESSIONS, is_outdated_plan
 from ..core.engine import EngineProvider, autocommit
 from ..core.errors import ConfigurationError, QueryError
-from .base import TableBinding, check_key
+from .base import TableBinding, check_key, require_dict
 
 _Result = TypeVar("_Result")
 _Row = dict[str, object]
 
 
 class DbReader(TableBinding):
-    """Reads rows. Make one per invocation (or use ``with``); not for sharing between threads.
+    """Reads rows. Make one per invocation, or use ``with``.
 
-    Every call is a transaction of its own. Nothing here stops a statement that writes: give the database role of a
-    reader no right to.
+    Every call is a transaction of its own, and what raises is rolled back. A statement that writes and returns rows
+    (``INSERT … RETURNING``) is committed, except by ``stream``: give the database role of a reader no right to write
+    where it should not.
 
     Args:
         url: the database; ``%NAME%`` stands for an environment variable. Or pass ``db_config``.
@@ -58,8 +58,9 @@ class DbReader(TableBinding):
         """
 
         def find(table: Table) -> list[_Row]:
-            check_key(table, pk)
-            return self._fetch(select(table).where(*(table.c[name] == value for name, value in pk.items())), {}, _two)
+            check_key(table, pk, "Use query().")
+            statement = select(table).where(*(table.c[name] == value for name, value in pk.items()))
+            return self._fetch(autocommit, lambda connection: _dicts(connection.execute(statement), 2))
 
         with self._translated(f"Reading a row of '{self._table_name}'"):
             rows = self._with_table(find)
@@ -71,9 +72,10 @@ class DbReader(TableBinding):
         """Return every row of a query. Write ``:name`` for each of ``params``.
 
         Raises:
-            QueryError: the database refused it.
+            ConfigurationError: ``params`` is no dict.
+            QueryError: the database refused it, it returns no rows, or it is more than one statement.
         """
-        return self._run(sql, params, _all)
+        return self._run(sql, params)
 
     def one(self, sql: str, *, params: dict[str, object] | None = None) -> dict[str, object]:
         """Return the one row of a query.
@@ -92,9 +94,7 @@ class DbReader(TableBinding):
         Raises:
             QueryError: there is more than one.
         """
-        rows = self._run(sql, params, _two)
-        if len(rows) > 1:
-            raise QueryError("The query returned more than one row where one was expected. Narrow it, or use query().")
+        rows = self._run(sql, params, most=1)
         return rows[0] if rows else None
 
     def scalar(self, sql: str, *, params: dict[str, object] | None = None) -> object | None:
@@ -112,7 +112,7 @@ class DbReader(TableBinding):
         """Yield the rows of a query without holding them all in memory.
 
         The connection is in use until the iterator is exhausted or closed, at the latest when this reader is closed.
-        MySQL and MariaDB send all rows even so: give a query that may be left early a LIMIT.
+        MySQL and MariaDB send all rows even so: give a query that may be left early a LIMIT. Nothing is committed.
 
         Raises:
             ConfigurationError: ``chunk_size`` is less than 1.
@@ -120,6 +120,7 @@ class DbReader(TableBinding):
         """
         if chunk_size < 1:
             raise ConfigurationError(f"stream: chunk_size must be at least 1, not {chunk_size}.")
+        _check_params(params)
         rows = self._stream(sql, params, chunk_size)
         self._streams.add(rows)
         return rows
@@ -138,20 +139,35 @@ class DbReader(TableBinding):
             self._engine.connect() as connection,
             connection.execution_options(**options).execute(text(sql), params or {}) as result,
         ):
+            _require_rows(result)
             names = tuple(result.keys())
             for chunk in result.partitions(chunk_size):
                 yield from map(dict, map(zip, repeat(names), chunk))
 
-    def _run(self, sql: str, params: _Row | None, read: Callable[[CursorResult[Any]], _Result]) -> _Result:
-        with self._translated("The query"):
-            return self._fetch(text(sql), params or {}, read)
+    def _run(self, sql: str, params: _Row | None, most: int | None = None) -> list[_Row]:
+        """Return the rows of the user's statement, committed once they are known to be what was asked for."""
+        _check_params(params)
 
-    def _fetch(self, statement: Executable, params: _Row, read: Callable[[CursorResult[Any]], _Result]) -> _Result:
-        """Run a statement, again in another session while the one it got has a plan from before a schema change."""
+        def run(connection: Connection) -> list[_Row]:
+            result = connection.execute(text(sql), params or {})
+            _require_rows(result)
+            rows = _dicts(result, None if most is None else most + 1)
+            if most is not None and len(rows) > most:
+                raise QueryError(
+                    "The query returned more than one row where one was expected. Narrow it, or use query()."
+                )
+            connection.commit()
+            return rows
+
+        with self._translated("The query"):
+            return self._fetch(Engine.connect, run)
+
+    def _fetch(self, connect: Callable[[Engine], Connection], read: Callable[[Connection], _Result]) -> _Result:
+        """Read, again in another session while the one it got has a plan from before a schema change."""
         for _ in range(MOST_SESSIONS):
-            with autocommit(self._engine) as connection:
+            with connect(self._engine) as connection:
                 try:
-                    return read(connection.execute(statement, params))
+                    return read(connection)
                 except DBAPIError as error:
                     if not is_outdated_plan(error):
                         raise
@@ -159,13 +175,26 @@ class DbReader(TableBinding):
         raise QueryError("The query failed: every session has a plan from before a schema change. Run it again.")
 
 
-def _all(result: CursorResult[Any]) -> list[_Row]:
-    return _as_dicts(result, result.all())
+def _check_params(params: object) -> None:
+    if params is not None:
+        require_dict(params, "params")
 
 
-def _two(result: CursorResult[Any]) -> list[_Row]:
-    return _as_dicts(result, result.fetchmany(2))
+def _require_rows(result: CursorResult[Any]) -> None:
+    """Refuse what is no query. The caller has not committed it yet.
+
+    Raises:
+        QueryError: it returns no rows, or it is several statements, of which psycopg shows the first one's rows.
+    """
+    if result.dialect.driver == "psycopg" and result.context.cursor.nextset():
+        raise QueryError("The query failed: it is more than one statement. Nothing of it was kept.")
+    if not result.returns_rows:
+        raise QueryError(
+            "The query failed: this statement returns no rows, so it is not for a reader. Nothing of it was kept; use "
+            "DbWriter to write."
+        )
 
 
-def _as_dicts(result: CursorResult[Any], rows: Any) -> list[_Row]:
+def _dicts(result: CursorResult[Any], most: int | None) -> list[_Row]:
+    rows: Sequence[Any] = result.all() if most is None else result.fetchmany(most)
     return list(map(dict, map(zip, repeat(tuple(result.keys())), rows)))

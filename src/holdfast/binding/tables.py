@@ -18,6 +18,7 @@ from ..core.clock import Clock, SystemClock
 from ..core.driver_errors import is_schema_change
 from ..core.errors import ConfigurationError
 from ..core.reflection import reflect_table
+from .faithful_types import faithful
 
 KEEP_SECONDS = 30.0
 
@@ -58,10 +59,10 @@ class TableCache:
 
     def forget(self, engine: Engine, stale: Table) -> None:
         """Look the table up again next time, unless someone has done so since ``stale`` was handed out."""
-        known = self._place(engine, stale.name, stale.schema)
         with self._lock:
-            if known.table is stale:
-                known.table = None
+            for known in self._known.get(engine, {}).values():
+                if known.table is stale:
+                    known.table = None
 
     def _place(self, engine: Engine, table: str, schema: str | None) -> _Known:
         with self._lock:
@@ -71,8 +72,9 @@ class TableCache:
 def look_up(engine: Engine, table: str, schema: str | None) -> Table:
     """Return the table as the database has it.
 
-    None in a JSON column means NULL, as in any other; a floating-point number is never rounded into a decimal. A key
-    that a row lacks may come from the database: it knows, whereas SQLAlchemy would warn of every such row.
+    None in a JSON column means NULL, as in any other; a floating-point number is never rounded into a decimal; a value
+    that would be stored as another one is converted or refused. A key that a row lacks may come from the database: it
+    knows, whereas SQLAlchemy would warn of every such row.
 
     Raises:
         ConfigurationError: there is no such table.
@@ -86,6 +88,7 @@ def look_up(engine: Engine, table: str, schema: str | None) -> Table:
             column.type.asdecimal = False
         if column.primary_key and column.server_default is None and column is not found.autoincrement_column:
             column.server_default = FetchedValue()
+        column.type = faithful(column.type, engine.dialect.name)
     return found
 
 

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, bindparam, delete, insert, tuple_, update
+from sqlalchemy import Table, and_, bindparam, delete, insert, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
 
 from ..core.config import DbConfig
-from ..core.driver_errors import reason
+from ..core.driver_errors import advice, reason
 from ..core.engine import EngineProvider, writing
 from ..core.errors import ConfigurationError, WriteError
 from .base import TableBinding, check_columns, check_key, require_dict
-from .tables import never_sent
+from .keys import (
+    KEYS,
+    WITHOUT_KEY,
+    OutdatedKeyError,
+    RowData,
+    by_key,
+    in_listed_keys,
+    key_columns,
+    listed_keys,
+    require_one_row_each,
+    require_values,
+    with_key_names,
+)
+from .open_transaction import OpenTransaction
 from .upsert import check_conflict_columns, upsert_statement
 
-RowData = dict[str, object]
-_KEY_PREFIX = "holdfast_key_"
-_KEYS = "holdfast_keys"
-_MOST_KEYS = 1000
 _MYSQL = ("mysql", "mariadb")
-
-
-@dataclass(slots=True)
-class _OpenTransaction:
-    """A transaction() block. It keeps the table it began with: looking it up would need a second connection."""
-
-    connection: Connection
-    table: Table
-    has_failed: bool = False
+_WORDS = {"insert": "insert into", "upsert": "upsert into", "update": "update of", "delete": "delete from"}
 
 
 class DbWriter(TableBinding):
-    """Writes rows of one table. Make one per invocation (or use ``with``); not for sharing between threads.
+    """Writes rows of one table. Make one per invocation, or use ``with``.
 
     Every call is a transaction of its own, unless it is made inside ``with writer.transaction():``. The batch forms are
     all or nothing, and hand all rows to the driver at once: it sends them in one go on PostgreSQL, and as statements of
@@ -45,6 +45,7 @@ class DbWriter(TableBinding):
     """
 
     _error_class = WriteError
+    _after_a_break = "Nothing was written: run it again, with the whole transaction() if it is part of one."
 
     def __init__(
         self,
@@ -58,29 +59,35 @@ class DbWriter(TableBinding):
         super().__init__(
             url=url, table=table or "", schema=schema, engine_provider=engine_provider, db_config=db_config
         )
-        self._open: _OpenTransaction | None = None
+        self._open: OpenTransaction | None = None
         self._was_closed_inside = False
 
     @contextmanager
     def transaction(self) -> Iterator[DbWriter]:
         """Commit every write made inside the block together; roll all of them back when it raises.
 
-        A write that the database refuses dooms the block, whether or not its error is caught: some databases have
-        undone everything before it by then.
+        It is the caller's: what another thread or task writes meanwhile through the same writer is no part of it, and
+        is a transaction of its own. A write that fails dooms the block, whether or not its error is caught: half of
+        what was meant to go together is never kept.
 
         Raises:
             WriteError: one is open already, a write inside it failed, or the commit did.
         """
         self._require_open()
         if self._open is not None:
-            raise WriteError("A transaction() is already active on this writer: they do not nest.")
+            raise WriteError(
+                "A transaction() is already active on this writer: they do not nest, and another thread or task needs "
+                "a writer of its own."
+            )
         with self._translated("The transaction"):
-            self._open = active = _OpenTransaction(table=self._table(), connection=self._begun())
+            self._open = active = OpenTransaction(table=self._table(), connection=self._begun())
+        active.take_part()
         try:
             yield self
             if not self._was_closed_inside:
-                self._commit(active)
+                self._commit_block(active)
         finally:
+            active.leave()
             self._end_transaction()
 
     def close(self) -> None:
@@ -106,7 +113,8 @@ class DbWriter(TableBinding):
             ConfigurationError: the table has no such column.
             WriteError: rows have different columns, or the database refused one.
         """
-        self._write_many("insert", rows, lambda table: insert(table).inline())  # asks for no key in return
+        with self._writing("insert", rows):
+            self._write_many("insert", rows, lambda table: insert(table).inline())  # asks for no key in return
 
     def upsert(self, *, data: RowData, conflict_columns: list[str]) -> None:
         """Insert one row, or update the one that has the same ``conflict_columns``.
@@ -118,66 +126,103 @@ class DbWriter(TableBinding):
         self.upsert_many(rows=[data], conflict_columns=conflict_columns)
 
     def upsert_many(self, *, rows: list[RowData], conflict_columns: list[str]) -> None:
-        """Upsert rows with the same columns, all or none; of rows with an equal key the last one wins."""
-        check_conflict_columns(conflict_columns)
+        """Upsert rows with the same columns, all or none; of rows with an equal key the last one wins.
+
+        Raises:
+            ConfigurationError: an unknown column, a conflict column without a value, or a dialect without upsert.
+            WriteError: rows have different columns, or the database refused one.
+        """
 
         def build(table: Table) -> Executable:
             check_columns(table, conflict_columns, "conflict_columns")
+            require_values(rows, conflict_columns, "The conflict column")
             return upsert_statement(table, list(rows[0]), conflict_columns, self._engine.dialect)
 
-        self._write_many("upsert", rows, build)
+        with self._writing("upsert", rows):
+            check_conflict_columns(conflict_columns)
+            self._write_many("upsert", rows, build)
 
     def update(self, *, data: RowData, pk: RowData) -> None:
         """Set columns of the row with this primary key. A no-op when there is none.
 
         Raises:
-            ConfigurationError: an unknown column, or ``pk`` is not exactly the primary key.
+            ConfigurationError: an unknown column, or ``pk`` is not exactly the primary key, with values.
             WriteError: the database refused it.
         """
 
-        def build(table: Table) -> Executable:
+        def write(table: Table) -> None:
             require_dict(data, "data")
             check_columns(table, data)
-            check_key(table, pk)
-            return update(table).where(*_by_key(table)).values(data)
+            check_key(table, pk, WITHOUT_KEY)
+            require_values([pk], pk, "The key")
+            statement = update(table).where(*by_key(table)).values(data)
+            self._execute(table, statement, with_key_names(table, [pk])[0], keys=1)
 
-        self._require_open()
-        with self._translated(f"The update of '{self._table_name}'"):
-            self._with_table(lambda table: self._execute(build(table), _with_key_names(table, [pk])[0]))
+        with self._writing("update", [data]):
+            self._with_table(write)
 
     def update_many(self, *, rows: list[RowData]) -> None:
-        """Update rows that hold their primary key and the columns to set, all or none. An empty list is a no-op."""
+        """Update rows that hold their primary key and the columns to set, all or none. An empty list is a no-op.
+
+        Raises:
+            ConfigurationError: an unknown column, or a row without its whole primary key.
+            WriteError: rows have different columns, or the database refused one.
+        """
 
         def build(table: Table) -> Executable:
-            key = [column.name for column in table.primary_key.columns]
-            check_key(table, {name: None for name in rows[0] if name in key})
+            key = key_columns(table)
+            check_key(table, {name: None for name in rows[0] if name in key}, WITHOUT_KEY)
+            require_values(rows, key, "The key")
             changed = [name for name in rows[0] if name not in key]
             if not changed:
                 raise ConfigurationError("update_many rows hold nothing but the primary key: there is nothing to set.")
             new_values: RowData = {name: bindparam(name) for name in changed}
-            return update(table).where(*_by_key(table)).values(new_values)
+            return update(table).where(*by_key(table)).values(new_values)
 
-        self._write_many("update", rows, build, _with_key_names)
+        with self._writing("update", rows):
+            self._write_many("update", rows, build, with_key_names)
 
     def delete(self, *, pk: RowData) -> None:
         """Delete the row with this primary key. A no-op when there is none.
 
         Raises:
-            ConfigurationError: ``pk`` is not exactly the primary key.
+            ConfigurationError: ``pk`` is not exactly the primary key, with values.
             WriteError: the database refused it.
         """
         self.delete_many(pks=[pk])
 
     def delete_many(self, *, pks: list[RowData]) -> None:
-        """Delete rows by their primary keys, all or none. An empty list is a no-op."""
+        """Delete rows by their primary keys, all or none. An empty list is a no-op.
+
+        Raises:
+            ConfigurationError: one is not exactly the primary key, with values.
+            WriteError: the database refused one.
+        """
 
         def build(table: Table) -> Executable:
-            check_key(table, pks[0])
-            return delete(table).where(_in_listed_keys(table) if is_listed else and_(*_by_key(table)))
+            check_key(table, pks[0], WITHOUT_KEY)
+            require_values(pks, pks[0], "The key")
+            return delete(table).where(in_listed_keys(table) if is_listed else and_(*by_key(table)))
 
-        is_listed = bool(pks) and self._engine.dialect.name in _MYSQL
-        as_parameters = _listed_keys if is_listed else _with_key_names
-        self._write_many("delete", pks, build, as_parameters, checks_columns=False)
+        with self._writing("delete", pks):
+            is_listed = bool(pks) and self._engine.dialect.name in _MYSQL
+            as_parameters = listed_keys if is_listed else with_key_names
+            self._write_many("delete", pks, build, as_parameters)
+
+    @contextmanager
+    def _writing(self, verb: str, rows: object) -> Iterator[None]:
+        """Name what failed, and let it doom the transaction() it is part of."""
+        self._require_open()
+        count = len(rows) if isinstance(rows, (list, tuple)) else 1
+        after = f" None of the {count} rows was written." if count > 1 else ""
+        active = self._joined
+        try:
+            with self._translated(f"The {_WORDS[verb]} '{self._table_name}'", after):
+                yield
+        except BaseException:
+            if active is not None:
+                active.has_failed = True
+            raise
 
     def _write_many(
         self,
@@ -185,41 +230,52 @@ class DbWriter(TableBinding):
         rows: Sequence[RowData],
         build: Callable[[Table], Executable],
         as_parameters: Callable[[Table, Sequence[RowData]], list[RowData]] = lambda _, rows: list(rows),
-        *,
-        checks_columns: bool = True,
     ) -> None:
         if not rows:
             return
-        self._require_open()
         _require_dicts(rows)
         _require_same_columns(verb, rows)
+        keys = len(rows) if verb in ("update", "delete") else None
 
         def write(table: Table) -> None:
-            if checks_columns:
+            if verb != "delete":
                 check_columns(table, rows[0])
-            self._execute(build(table), as_parameters(table, rows))
+            self._execute(table, build(table), as_parameters(table, rows), keys)
 
-        with self._translated(f"The {verb} into '{self._table_name}'"):
-            self._with_table(write)
+        self._with_table(write)
 
-    def _execute(self, statement: Executable, parameters: Any) -> None:
-        """Run a statement in the open transaction, or in one of its own."""
-        if self._open is None:
-            with writing(self._engine) as connection, connection.begin():
-                _send(connection, statement, parameters)
+    def _execute(self, table: Table, statement: Executable, parameters: Any, keys: int | None = None) -> None:
+        """Run a statement in the open transaction, or in one of its own.
+
+        ``keys`` is how many rows it may meet, where it goes by their keys.
+        """
+        active = self._joined
+        if active is None:
+            with writing(self._engine) as connection:
+                connection.begin()
+                _send(connection, table, statement, parameters, keys)
+                _commit(connection)
             return
-        try:
-            _send(self._open.connection, statement, parameters)
-        except Exception as error:
-            self._open.has_failed = not never_sent(error)
-            raise
+        with active.turn:
+            try:
+                _send(active.connection, table, statement, parameters, keys)
+            except OutdatedKeyError:  # rows were changed that nobody meant
+                active.has_failed = True
+                raise
+
+    @property
+    def _joined(self) -> OpenTransaction | None:
+        """Return the open transaction when it is the caller's."""
+        active = self._open
+        return active if active is not None and active.is_mine else None
 
     def _table(self) -> Table:
-        return super()._table() if self._open is None else self._open.table
+        return super()._table() if self._joined is None else self._joined.table
 
     def _look_again(self, stale: Table, error: Exception) -> Table:
         """In a transaction, try again what never left us; what the database has refused has doomed it."""
-        if self._open is None:
+        active = self._joined
+        if active is None:
             return super()._look_again(stale, error)
         self._forget(stale)
         if isinstance(error, DBAPIError):
@@ -227,8 +283,8 @@ class DbWriter(TableBinding):
                 f"A write inside a transaction() failed: {reason(error)}. If '{stale.name}' was altered meanwhile, run "
                 "the transaction again: the table will be looked up anew."
             ) from error
-        self._open.table = self._look_beside_the_pool(stale)
-        return self._open.table
+        active.table = self._look_beside_the_pool(stale)
+        return active.table
 
     def _require_open(self) -> None:
         if self._was_closed_inside:
@@ -236,7 +292,7 @@ class DbWriter(TableBinding):
                 "This writer was closed inside its transaction(), which was rolled back. Leave the block and use a new "
                 "writer."
             )
-        if self._open is not None and self._open.has_failed:
+        if self._joined is not None and self._joined.has_failed:
             raise _doomed()
 
     def _begun(self) -> Connection:
@@ -248,11 +304,11 @@ class DbWriter(TableBinding):
             raise
         return connection
 
-    def _commit(self, active: _OpenTransaction) -> None:
+    def _commit_block(self, active: OpenTransaction) -> None:
         if active.has_failed:
             raise _doomed()
-        with self._translated("The commit"):
-            active.connection.commit()
+        with active.turn:
+            _commit(active.connection)
 
     def _end_transaction(self) -> None:
         active, self._open = self._open, None
@@ -264,20 +320,43 @@ class DbWriter(TableBinding):
             active.connection.invalidate()
 
 
-def _send(connection: Connection, statement: Executable, parameters: Any) -> None:
+def open_transaction_of(writer: DbWriter) -> OpenTransaction | None:
+    """Return the ``transaction()`` that is open on a writer, whoever opened it."""
+    return writer._open
+
+
+def _send(connection: Connection, table: Table, statement: Executable, parameters: Any, keys: int | None) -> None:
     """Send all rows with one statement where the driver can.
 
     Those of MySQL stumble over a % in a column name, and a list of keys fills a statement by itself.
     """
     if isinstance(parameters, list) and connection.dialect.name in _MYSQL and _goes_alone(parameters[0]):
-        for row in parameters:
-            connection.execute(statement, row)
-        return
-    connection.execute(statement, parameters)
+        changed = sum(connection.execute(statement, row).rowcount for row in parameters)
+    else:
+        changed = connection.execute(statement, parameters).rowcount
+    if keys is not None:
+        require_one_row_each(connection, table, changed, keys)
 
 
 def _goes_alone(row: RowData) -> bool:
-    return any("%" in name or name == _KEYS for name in map(str, row))
+    return any("%" in name or name == KEYS for name in map(str, row))
+
+
+def _commit(connection: Connection) -> None:
+    """Commit.
+
+    Raises:
+        WriteError: it failed. When its answer was lost, the message says that nobody knows what came of it.
+    """
+    try:
+        connection.commit()
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise WriteError(
+                f"The connection broke during the commit ({reason(error)}), so that it may or may not have taken "
+                "effect. Read the rows before you write them again."
+            ) from error
+        raise WriteError(f"The commit failed: {reason(error)}.{advice(error)}") from error
 
 
 def _doomed() -> WriteError:
@@ -287,50 +366,21 @@ def _doomed() -> WriteError:
     )
 
 
-def _key_names(table: Table) -> dict[str, str]:
-    """Return for each key column what its value is called as a parameter: nothing that a column is called."""
-    prefix = _KEY_PREFIX
-    while any(name.startswith(prefix) for name in map(str, table.c.keys())):
-        prefix += "_"
-    return {column.name: f"{prefix}{number}" for number, column in enumerate(table.primary_key.columns)}
-
-
-def _by_key(table: Table) -> list[Any]:
-    return [table.c[name] == bindparam(parameter) for name, parameter in _key_names(table).items()]
-
-
-def _with_key_names(table: Table, rows: Sequence[RowData]) -> list[RowData]:
-    names = _key_names(table)
-    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
-
-
-def _in_listed_keys(table: Table) -> ColumnElement[bool]:
-    """Return the condition that a row's key is in a list: MySQL's drivers would send a statement for each key."""
-    columns = list(table.primary_key.columns)
-    key: ColumnElement[Any] = columns[0] if len(columns) == 1 else tuple_(*columns)
-    return key.in_(bindparam(_KEYS, type_=key.type, expanding=True))
-
-
-def _listed_keys(table: Table, pks: Sequence[RowData]) -> list[RowData]:
-    names = [column.name for column in table.primary_key.columns]
-    keys = [pk[names[0]] if len(names) == 1 else tuple(pk[name] for name in names) for pk in pks]
-    return [{_KEYS: keys[at : at + _MOST_KEYS]} for at in range(0, len(keys), _MOST_KEYS)]
-
-
 def _require_dicts(rows: object) -> None:
     if not isinstance(rows, (list, tuple)):
         raise ConfigurationError(f"A batch must be a list of dicts, not {type(rows).__name__}. Nothing was written.")
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise ConfigurationError(f"A row must be a dict, not {type(row).__name__}. Nothing was written.")
+            raise ConfigurationError(
+                f"A row must be a dict, not {type(row).__name__} (row {number} of {len(rows)}). Nothing was written."
+            )
 
 
 def _require_same_columns(verb: str, rows: Sequence[RowData]) -> None:
     expected = rows[0].keys()
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, start=1):
         if row.keys() != expected:
             raise WriteError(
-                f"The rows of a batch {verb} must all have the same columns, but row {number} has "
-                f"({', '.join(map(str, row))}) and the first has ({', '.join(map(str, expected))}). Nothing was "
-                "written."
+                f"The rows of a batch {verb} must all have the same columns, but row {number} of {len(rows)} has "
+                f"({', '.join(map(str, row))}) and row 1 has ({', '.join(map(str, expected))}). Nothing was written."
             )

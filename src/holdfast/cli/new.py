@@ -89,10 +89,20 @@ def new(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
+def _directory(given: str | Path) -> Path:
+    """Return the directory. An empty text, as an unset variable of a script leaves it, would mean the present one."""
+    if not str(given).strip():
+        raise typer.BadParameter("it is empty. Name a directory, or write . for the present one.")
+    return Path(given)
+
+
 @new_app.command("function-app", epilog=EXIT_CODES_HELP)
 def function_app(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="Where to write it; made when missing.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DIRECTORY", help="Where to write it; made when missing.", show_default=False, parser=_directory
+        ),
     ],
     database: Annotated[Database, typer.Option("--database", help="The database it will use.")] = Database.POSTGRES,
 ) -> None:

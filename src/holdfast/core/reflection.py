@@ -21,8 +21,8 @@ _POSTGRES_TYPE_NAMES = text(
 )
 
 
-_ABOUT_THIS_MODULE = re.escape(__name__) + r"\Z"
-_OUR_FILTER = ("ignore", None, SAWarning, re.compile(_ABOUT_THIS_MODULE), 0)
+_WHO_LOOKS_UP = r"holdfast\.(core\.reflection|trigger\.sources\.inspection)\Z"
+_OUR_FILTER = ("ignore", None, SAWarning, re.compile(_WHO_LOOKS_UP), 0)
 
 
 class NamedType(UserDefinedType[Any]):
@@ -48,7 +48,7 @@ def reflect_table(engine: Engine, table: str, schema: str | None, error_class: t
     Raises:
         error_class: there is no such table; the message lists the tables there are.
     """
-    _accept_unknown_types()
+    accept_unknown_types()
     try:
         reflected = Table(table, MetaData(), schema=schema, autoload_with=engine, resolve_fks=False)
         if engine.dialect.name == "sqlite" and not reflected.primary_key.columns:
@@ -62,14 +62,14 @@ def reflect_table(engine: Engine, table: str, schema: str | None, error_class: t
     return reflected
 
 
-def _accept_unknown_types() -> None:
-    """Silence SQLAlchemy's warnings about the look-ups of this module: types it does not know are filled in here.
+def accept_unknown_types() -> None:
+    """Silence SQLAlchemy's warnings about our own look-ups: types it does not know are filled in here.
 
-    The filter names this module only and stays. ``warnings.catch_warnings`` would put back the filters of the whole
-    process, and with several threads looking tables up at once those of another moment.
+    The filter names the modules that look up, and stays. ``warnings.catch_warnings`` would put back the filters of the
+    whole process, and with several threads looking tables up at once those of another moment.
     """
     if list(warnings.filters[:1]) != [_OUR_FILTER]:
-        warnings.filterwarnings("ignore", category=SAWarning, module=_ABOUT_THIS_MODULE)
+        warnings.filterwarnings("ignore", category=SAWarning, module=_WHO_LOOKS_UP)
 
 
 def _as_created(engine: Engine, table: str, schema: str | None) -> str:

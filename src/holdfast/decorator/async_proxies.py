@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import islice
+from types import TracebackType
+from typing import NoReturn
 
+from ..binding.open_transaction import OpenTransaction
 from ..binding.reader import DbReader
-from ..binding.writer import DbWriter
-from ..core.errors import WriteError
+from ..binding.writer import DbWriter, open_transaction_of
+from ..core.errors import ConfigurationError, WriteError
+from .awaited import TrackedCalls
 from .off_loop import off_loop, one_thread, to_the_end
 from .out import DbOut
 
 _Row = dict[str, object]
 
 
-class AsyncDbOut:
+class AsyncDbOut(TrackedCalls):
     """``DbOut`` for async handlers."""
 
     def __init__(self, out: DbOut) -> None:
+        super().__init__()
         self._out = out
 
     async def set(self, data: object) -> None:
@@ -28,10 +33,11 @@ class AsyncDbOut:
         await off_loop(partial(self._out.set, data))
 
 
-class AsyncDbReader:
+class AsyncDbReader(TrackedCalls):
     """``DbReader`` for async handlers."""
 
     def __init__(self, reader: DbReader) -> None:
+        super().__init__()
         self._reader = reader
 
     async def get(self, *, pk: _Row) -> _Row | None:
@@ -75,61 +81,81 @@ class AsyncDbReader:
         self._reader.close()
 
 
-class AsyncDbWriter:
+class AsyncDbWriter(TrackedCalls):
     """``DbWriter`` for async handlers. ``async with writer.transaction() as tx`` groups writes."""
 
     def __init__(self, writer: DbWriter) -> None:
+        super().__init__()
         self._writer = writer
         self._thread: ThreadPoolExecutor | None = None
 
     async def insert(self, *, data: _Row) -> None:
         """Insert one row, as ``DbWriter.insert``."""
-        await off_loop(partial(self._writer.insert, data=data), self._thread)
+        await self._write(partial(self._writer.insert, data=data))
 
     async def insert_many(self, *, rows: list[_Row]) -> None:
         """Insert rows, as ``DbWriter.insert_many``."""
-        await off_loop(partial(self._writer.insert_many, rows=rows), self._thread)
+        await self._write(partial(self._writer.insert_many, rows=rows))
 
     async def upsert(self, *, data: _Row, conflict_columns: list[str]) -> None:
         """Insert or update one row, as ``DbWriter.upsert``."""
-        await off_loop(partial(self._writer.upsert, data=data, conflict_columns=conflict_columns), self._thread)
+        await self._write(partial(self._writer.upsert, data=data, conflict_columns=conflict_columns))
 
     async def upsert_many(self, *, rows: list[_Row], conflict_columns: list[str]) -> None:
         """Insert or update rows, as ``DbWriter.upsert_many``."""
-        await off_loop(partial(self._writer.upsert_many, rows=rows, conflict_columns=conflict_columns), self._thread)
+        await self._write(partial(self._writer.upsert_many, rows=rows, conflict_columns=conflict_columns))
 
     async def update(self, *, data: _Row, pk: _Row) -> None:
         """Update one row, as ``DbWriter.update``."""
-        await off_loop(partial(self._writer.update, data=data, pk=pk), self._thread)
+        await self._write(partial(self._writer.update, data=data, pk=pk))
 
     async def update_many(self, *, rows: list[_Row]) -> None:
         """Update rows, as ``DbWriter.update_many``."""
-        await off_loop(partial(self._writer.update_many, rows=rows), self._thread)
+        await self._write(partial(self._writer.update_many, rows=rows))
 
     async def delete(self, *, pk: _Row) -> None:
         """Delete one row, as ``DbWriter.delete``."""
-        await off_loop(partial(self._writer.delete, pk=pk), self._thread)
+        await self._write(partial(self._writer.delete, pk=pk))
 
     async def delete_many(self, *, pks: list[_Row]) -> None:
         """Delete rows, as ``DbWriter.delete_many``."""
-        await off_loop(partial(self._writer.delete_many, pks=pks), self._thread)
+        await self._write(partial(self._writer.delete_many, pks=pks))
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncDbWriter]:
-        """Commit every write made inside the block together, or none.
+    def transaction(self) -> AsyncTransactionBlock:
+        """Commit every write made inside the block together, or none: ``async with writer.transaction() as tx``.
 
-        The whole transaction runs on one worker thread, so concurrent writes inside it come one after the other. It is
-        ended before the block is left, also when the handler is cancelled.
+        It is the task's that opened it, and of those started inside the block: what others write meanwhile through the
+        same writer is no part of it. The whole transaction runs on one worker thread, so concurrent writes inside it
+        come one after the other. It is ended before the block is left, also when the handler is cancelled.
 
         Raises:
             WriteError: one is open already, a write inside it failed, or the commit did.
         """
+        return AsyncTransactionBlock(self._block())
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._writer.close()
+
+    async def _write(self, step: Callable[[], None]) -> None:
+        active = open_transaction_of(self._writer)
+        await off_loop(step, self._thread if active is not None and active.is_mine else None)
+
+    @asynccontextmanager
+    async def _block(self) -> AsyncIterator[AsyncDbWriter]:
         if self._thread is not None:
-            raise WriteError("A transaction() is already active on this writer: they do not nest.")
+            raise WriteError(
+                "A transaction() is already active on this writer: they do not nest, and another task needs a writer "
+                "of its own."
+            )
         self._thread = thread = one_thread("holdfast-transaction")
         transaction = self._writer.transaction()
+        active: OpenTransaction | None = None
         try:
             await to_the_end(transaction.__enter__, thread)
+            active = open_transaction_of(self._writer)
+            if active is not None:
+                active.take_part()  # it was opened on another thread, but is this task's
             yield self
         except BaseException as error:
             await to_the_end(partial(transaction.__exit__, type(error), error, error.__traceback__), thread)
@@ -137,12 +163,31 @@ class AsyncDbWriter:
         else:
             await to_the_end(partial(transaction.__exit__, None, None, None), thread)
         finally:
+            if active is not None:
+                active.leave()
             self._thread = None
             thread.shutdown(wait=False)
 
-    def close(self) -> None:
-        """Close the writer."""
-        self._writer.close()
+
+class AsyncTransactionBlock:
+    """What ``AsyncDbWriter.transaction()`` returns, for ``async with``."""
+
+    def __init__(self, block: AbstractAsyncContextManager[AsyncDbWriter]) -> None:
+        self._block = block
+
+    async def __aenter__(self) -> AsyncDbWriter:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> NoReturn:
+        raise ConfigurationError("The writer of an async handler has transactions for: async with writer.transaction()")
+
+    def __exit__(self, *_: object) -> None:
+        """Stand in: a block is never entered this way."""
 
 
 def _take(rows: Generator[_Row, None, None], count: int) -> list[_Row]:

@@ -21,6 +21,7 @@ from ..state.store import StateStore
 from ..trigger.poll import PollTrigger
 from ..trigger.sources.protocol import SimpleSource, SourceAdapter
 from .async_proxies import AsyncDbOut, AsyncDbReader, AsyncDbWriter
+from .awaited import TrackedCalls
 from .composition import check_composition, mark
 from .metadata import add_metadata, shown_url
 from .models import check_model, to_model
@@ -28,6 +29,7 @@ from .off_loop import off_loop, to_the_end
 from .out import DbOut
 from .signatures import check_argument, hide, named, resolving
 from .targets import Target
+from .trigger_names import claim_name
 from .triggering import triggered
 
 Handler = Callable[..., Any]
@@ -62,15 +64,17 @@ class DbBindings:
         With ``model``, each event also holds its row as an object, ``event.row``.
 
         Raises:
-            ConfigurationError: the handler has no such parameter, or a setting is wrong.
+            ConfigurationError: the handler has no such parameter, a setting is wrong, or another function's trigger has
+                this name on the same ``checkpoint_store``.
         """
         check_model(model, "trigger")
 
         def decorate(function: Handler) -> Handler:
             check_composition(function, "trigger")
             check_argument(function, arg_name, "trigger")
+            trigger_name = name or str(getattr(function, "__name__", "trigger"))
             trigger = PollTrigger(
-                name=name or str(getattr(function, "__name__", "trigger")),
+                name=trigger_name,
                 source=source,
                 checkpoint_store=checkpoint_store,
                 normalizer=normalizer,
@@ -81,6 +85,7 @@ class DbBindings:
                 metrics=metrics,
             )
             wrapper = triggered(function, trigger, arg_name, model)
+            claim_name(checkpoint_store, trigger_name, function)
             mark(wrapper, "trigger")
             add_metadata(wrapper, binding={"kind": "trigger", "parameter": arg_name})
             return wrapper
@@ -144,13 +149,17 @@ class DbBindings:
         """Pass a ``DbOut`` as ``arg_name``; the handler calls its ``set`` (awaits it, if async) to write rows.
 
         Raises:
-            ConfigurationError: the action is not known, or an upsert has no ``conflict_columns``.
+            ConfigurationError: the action is not known, or it and ``conflict_columns`` do not fit each other.
         """
         if action not in ("insert", "upsert"):
             raise ConfigurationError(f"output: action must be 'insert' or 'upsert', not {action!r}.")
         target = Target("output", url, db_config, table, schema, engine_provider or _shared_engines)
         if action == "upsert":
             target.check_upsert(conflict_columns)
+        elif conflict_columns:
+            raise ConfigurationError(
+                "output: conflict_columns mean nothing to an insert. Pass action='upsert' with them."
+            )
         described: dict[str, Any] = {"kind": "output", "parameter": arg_name, "connection_setting": shown_url(url)}
         described |= {"resource": {"table": table}}
 
@@ -158,8 +167,7 @@ class DbBindings:
             check_composition(function, "output")
             check_argument(function, arg_name, "output")
             out = DbOut(**target.settings, action=action, conflict_columns=conflict_columns)
-            value = AsyncDbOut(out) if inspect.iscoroutinefunction(function) else out
-            wrapper = _with_constant(function, arg_name, value)
+            wrapper = _with_output(function, arg_name, out)
             return _finished(wrapper, function, arg_name, "output", binding=described)
 
         return decorate
@@ -234,6 +242,10 @@ def _check_input(pk: object, query: object, params: object, table: object, on_no
             on_not_found not in ("none", "raise"),
             f"input: on_not_found must be 'none' or 'raise', not {on_not_found!r}.",
         ),
+        (
+            on_not_found == "raise" and query is not None,
+            "input: on_not_found='raise' belongs to pk; a query that finds nothing gives an empty list.",
+        ),
     ):
         if broken:
             raise ConfigurationError(message)
@@ -259,22 +271,33 @@ def _with_value(function: Handler, arg_name: str, prepare: Callable[[dict[str, A
     return wrapper
 
 
-def _with_constant(function: Handler, arg_name: str, value: object) -> Handler:
-    """Return a wrapper that passes the same value each time; a coroutine function when the handler is one."""
+def _with_output(function: Handler, arg_name: str, out: DbOut) -> Handler:
+    """Return a wrapper that passes the output, in its form for async handlers when the handler is one."""
     arguments = named(function, {arg_name})
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            return await function(**{**arguments(args, kwargs), arg_name: value})
+            return await _watched(function, arguments(args, kwargs), arg_name, AsyncDbOut(out))
 
         return async_wrapper
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(**{**arguments(args, kwargs), arg_name: value})
+        return function(**{**arguments(args, kwargs), arg_name: out})
 
     return wrapper
+
+
+async def _watched(function: Handler, given: dict[str, Any], arg_name: str, proxy: TrackedCalls) -> Any:
+    """Call an async handler; raise if it returned without having awaited what it called."""
+    try:
+        result = await function(**{**given, arg_name: proxy})
+    except BaseException:
+        proxy.drop_unfinished()
+        raise
+    proxy.require_awaited(arg_name)
+    return result
 
 
 def _injecting(
@@ -282,7 +305,7 @@ def _injecting(
     kind: str,
     label: str,
     make: Callable[[], DbReader | DbWriter],
-    async_form: Callable[[Any], Any],
+    async_form: Callable[[Any], TrackedCalls],
 ) -> Decorator:
     def decorate(function: Handler) -> Handler:
         check_composition(function, kind)
@@ -294,7 +317,7 @@ def _injecting(
 
 
 def _with_resource(
-    function: Handler, arg_name: str, make: Callable[[], DbReader | DbWriter], async_form: Callable[[Any], Any]
+    function: Handler, arg_name: str, make: Callable[[], DbReader | DbWriter], async_form: Callable[[Any], TrackedCalls]
 ) -> Handler:
     """Return a wrapper that passes a new reader or writer, and closes it whatever happens."""
     arguments = named(function, {arg_name})
@@ -305,7 +328,7 @@ def _with_resource(
             given = arguments(args, kwargs)
             resource = make()
             try:
-                return await function(**{**given, arg_name: async_form(resource)})
+                return await _watched(function, given, arg_name, async_form(resource))
             finally:
                 await to_the_end(resource.close)
 

@@ -65,10 +65,10 @@ def _rows(data: object) -> list[dict[str, object]]:
             f"DbOut.set() takes a dict, a Pydantic model, a dataclass object, a list of them, or None, not "
             f"{type(data).__name__}."
         )
-    for number, item in enumerate(data):
+    for number, item in enumerate(data, start=1):
         if not is_row(item):
             raise ConfigurationError(
-                f"DbOut.set(): element {number} of the list is a {type(item).__name__}, not a dict, Pydantic model or "
+                f"DbOut.set(): row {number} of {len(data)} is a {type(item).__name__}, not a dict, Pydantic model or "
                 "dataclass object. Nothing was written."
             )
     return [to_row(item) for item in data]

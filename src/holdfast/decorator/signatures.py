@@ -38,6 +38,12 @@ def check_argument(function: Callable[..., Any], argument: str, kind: str) -> No
             f"{kind}: '{parameters[argument]}' of '{name}' cannot be filled by name. Make '{argument}' a plain "
             "parameter, without * or /."
         )
+    by_place = [name for name, value in parameters.items() if value.kind is value.POSITIONAL_ONLY]
+    if by_place:
+        raise ConfigurationError(
+            f"{kind}: '{by_place[0]}' of '{name}' can be given by position only, but the host gives arguments by name. "
+            "Remove the / from its parameters."
+        )
     if argument in RESERVED:
         raise ConfigurationError(
             f"{kind}: the parameter name '{argument}' belongs to the Functions host. Choose another; taken are "

@@ -9,7 +9,7 @@ from ..binding.reader import DbReader
 from ..binding.upsert import check_conflict_columns, check_upsert_dialect
 from ..binding.writer import DbWriter
 from ..core.config import DbConfig, parse_url, resolve_env_vars
-from ..core.engine import EngineProvider
+from ..core.engine import EngineProvider, check_engine_provider
 from ..core.errors import ConfigurationError
 from .metadata import shown_url
 
@@ -41,6 +41,9 @@ class Target:
         ):
             if broken:
                 raise ConfigurationError(f"{self.kind}: {message}")
+        if self.db_config is not None and not isinstance(self.db_config, DbConfig):
+            raise ConfigurationError(f"{self.kind}: db_config must be a DbConfig; pass a URL as url=…")
+        check_engine_provider(self.engine_provider)
         shown_url(self._written)  # refuses what is no URL
 
     @property

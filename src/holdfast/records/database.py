@@ -75,7 +75,7 @@ def _as_ours(engine: Engine, error: DBAPIError, writes: bool) -> DbError:
     why, where = reason(error), safe_url(engine.url)
     if "holdfast_" in why and any(hint in why for hint in _MISSING_TABLE):
         return ConfigurationError(f"Holdfast's tables are missing in {where}. Create them with 'holdfast migrate'.")
-    if writes and error.connection_invalidated and error.statement is not None:
+    if writes and error.connection_invalidated:  # a COMMIT has no statement, and may have landed like any other
         return Ambiguous(
             f"The connection to {where} broke before a change was answered: {why}. Look whether it landed before you "
             "repeat it."

@@ -14,6 +14,7 @@ from ..core.telemetry import MetricsCollector
 from ..state.foreign import ForeignStateStore
 from ..state.store import StateStore
 from .runner import PollRunner
+from .settings import check_source
 from .sources.protocol import SimpleSource, SourceAdapter
 
 
@@ -35,6 +36,7 @@ class PollTrigger:
         heartbeat_interval_seconds: float | None = None,
         tick_deadline_seconds: float | None = None,
     ) -> None:
+        check_source(source)
         self._name = name
         self._settings: dict[str, Any] = {
             "name": name,

@@ -40,6 +40,7 @@ from ..state.lease import HeldLease
 from ..state.store import SourceChange, StateStore
 from .context import PollContext
 from .invoke import HandlerInvoker
+from .settings import check_counts, check_parts
 from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted, checkpoint_after
 from .telemetry import BatchTrace, TriggerTelemetry
 from .transaction import DeliveryTransaction, transaction_factory
@@ -79,13 +80,10 @@ class PollRunner:
         stop: threading.Event | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        for setting, value in (
-            ("batch_size", batch_size),
-            ("max_batches_per_tick", max_batches_per_tick),
-            ("lease_ttl_seconds", lease_ttl_seconds),
-        ):
-            if value < 1:
-                raise ValueError(f"{setting} must be >= 1")
+        check_counts(
+            batch_size=batch_size, max_batches_per_tick=max_batches_per_tick, lease_ttl_seconds=lease_ttl_seconds
+        )
+        check_parts(source, state_store, retry_policy)
         if on_source_change not in ("reject", "reset"):
             raise ConfigurationError(f"on_source_change={on_source_change!r} is not known: use 'reject' or 'reset'.")
         checked_interval(heartbeat_interval_seconds, lease_ttl_seconds)

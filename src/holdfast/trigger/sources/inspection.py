@@ -7,9 +7,7 @@ looked up here once, so that the decisions in ``horizons/choose.py`` stay pure.
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ from sqlalchemy import Table, inspect, text
 from sqlalchemy.dialects.mysql import TIMESTAMP
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.reflection import Inspector
-from sqlalchemy.exc import DBAPIError, SAWarning
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import (
     BigInteger,
     Date,
@@ -31,7 +29,7 @@ from sqlalchemy.types import (
 
 from ...core.driver_errors import connection_error
 from ...core.errors import SourceConfigurationError
-from ...core.reflection import missing_table_message, qualified
+from ...core.reflection import accept_unknown_types, missing_table_message, qualified
 
 _POSTGRES_CLOCK = re.compile(
     r"(now|transaction_timestamp|statement_timestamp|clock_timestamp)\(\)"
@@ -168,13 +166,6 @@ def _digits(dialect_name: str, column_type: TypeEngine[Any], clock: ServerClock 
     return of_column if clock is None or clock.digits is None else min(of_column, clock.digits)
 
 
-@contextmanager
-def _unknown_types_allowed() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SAWarning)
-        yield
-
-
 def require_columns(table: Table, names: Sequence[str]) -> None:
     """Check that the table has the columns.
 
@@ -192,8 +183,8 @@ def require_columns(table: Table, names: Sequence[str]) -> None:
 def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
     """Return what the database says about the cursor column."""
     found = inspect(engine)
-    with _unknown_types_allowed():
-        described = next(column for column in found.get_columns(table.name, table.schema) if column["name"] == cursor)
+    accept_unknown_types()
+    described = next(column for column in found.get_columns(table.name, table.schema) if column["name"] == cursor)
     default = described.get("default")
     reflected = table.c[cursor]
     clock = server_clock(engine.dialect.name, reflected.type, None if default is None else str(default))

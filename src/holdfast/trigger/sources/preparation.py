@@ -18,7 +18,7 @@ from ...core.reflection import reflect_table
 from ...core.types import SourceDescriptor
 from . import inspection, statement
 from .horizons.base import Horizon, Unbounded
-from .horizons.choose import NoSoundHorizonError, choose
+from .horizons.choose import HORIZON_NAMES, NoSoundHorizonError, choose
 from .operations import operation_reader
 
 _log = logging.getLogger("holdfast.trigger")
@@ -53,6 +53,10 @@ class SourceSettings:
             (bool(self.table) == bool(self.query), "Exactly one of 'table' or 'query' must be provided."),
             (not self.cursor_column, "cursor_column must not be empty."),
             (
+                self.horizon is not None and self.horizon not in HORIZON_NAMES,
+                f"horizon={self.horizon!r} is not known: use one of {', '.join(HORIZON_NAMES)}.",
+            ),
+            (
                 not self.pk_columns,
                 "pk_columns must not be empty: name columns that tell rows with equal cursors apart.",
             ),
@@ -74,6 +78,17 @@ class SourceSettings:
         """Return every column the definition names."""
         extra = [name for name in (self.created_column, self.deleted_column) if name]
         return [self.cursor_column, *self.pk_columns, *extra]
+
+
+def column_names(given: object) -> tuple[str, ...]:
+    """Return a list of column names as it was given: a single text would pass for a list of letters.
+
+    Raises:
+        SourceConfigurationError: it is no list of names.
+    """
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        raise SourceConfigurationError(f"pk_columns must be a list of column names, as in ['id'], not {given!r}.")
+    return tuple(given)
 
 
 def _is_balanced(condition: str) -> bool:

@@ -27,7 +27,7 @@ from ...core.driver_errors import (
     is_schema_change,
     reason,
 )
-from ...core.engine import EngineProvider, always_autocommit, autocommit
+from ...core.engine import EngineProvider, always_autocommit, autocommit, check_engine_provider
 from ...core.errors import (
     ConfigurationError,
     CursorSerializationError,
@@ -42,7 +42,15 @@ from . import inspection, lookback, statement
 from .fingerprint import SourceDefinition, azure_functions_db_fingerprint, fingerprint
 from .horizons.base import UNBOUNDED, Reading
 from .keyset_parts import keyset_cursor
-from .preparation import Prepared, SourceSettings, check_statement, is_current, null_error, prepare
+from .preparation import (
+    Prepared,
+    SourceSettings,
+    check_statement,
+    column_names,
+    is_current,
+    null_error,
+    prepare,
+)
 from .protocol import AdapterCapability, FetchResult
 from .text_times import in_layout_of
 
@@ -98,6 +106,7 @@ class SqlAlchemySource:
         try:
             self._config = resolve_db_config(url=url, db_config=db_config)
             self._url = parse_url(self._config.connection_url)
+            check_engine_provider(engine_provider)
         except ConfigurationError as error:
             raise SourceConfigurationError(str(error)) from error
         self._settings = SourceSettings(
@@ -105,7 +114,7 @@ class SqlAlchemySource:
             schema=schema,
             query=query,
             cursor_column=cursor_column,
-            pk_columns=tuple(pk_columns),
+            pk_columns=column_names(pk_columns),
             where=where,
             parameters=dict(parameters or {}),
             cursor_types=tuple(cursor_types or ()),
@@ -123,6 +132,7 @@ class SqlAlchemySource:
         self._prepared: Prepared | None = None
         self._reading: Reading | None = None
         self._exhausted = True
+        self._has_started = False
         self._statements: dict[tuple[bool, bool, int, bool], Select[Any]] = {}
         self._descriptor = self._describe(strategy, operation_mode)
 
@@ -217,14 +227,25 @@ class SqlAlchemySource:
         return self._with_definition(lambda prepared: self._changes(prepared, checkpoint, limit))
 
     def _changes(self, prepared: Prepared, checkpoint: JsonObject, limit: int) -> FetchResult:
+        if not self._has_started:
+            self._check_null_cursors(prepared)
         with self._fetching(prepared) as connection:
             reading, is_fresh = self._advanced(prepared, connection)
-            if reading.bound is None:
-                return FetchResult((), caught_up=True, held_back_by=reading.held_back_by)
-            fetch = self._fetch_after if self._settings.lookback is None else self._fetch_window
-            result = fetch(prepared, connection, checkpoint, reading, limit)
+            result = self._read_below(reading, prepared, connection, checkpoint, limit)
+            if not is_fresh and not result.records:  # it was sampled by an earlier fetch, perhaps long ago
+                self._exhausted = True
+                reading, is_fresh = self._advanced(prepared, connection)
+                result = self._read_below(reading, prepared, connection, checkpoint, limit)
         self._exhausted = result.caught_up
         return replace(result, caught_up=result.caught_up and is_fresh, held_back_by=reading.held_back_by)
+
+    def _read_below(
+        self, reading: Reading, prepared: Prepared, connection: Connection, checkpoint: JsonObject, limit: int
+    ) -> FetchResult:
+        if reading.bound is None:
+            return FetchResult((), caught_up=True)
+        fetch = self._fetch_after if self._settings.lookback is None else self._fetch_window
+        return fetch(prepared, connection, checkpoint, reading, limit)
 
     def count_after(self, checkpoint: JsonObject) -> int:
         """Return how many rows lie after ``checkpoint``: what a reset to it would deliver."""
@@ -427,12 +448,13 @@ class SqlAlchemySource:
         return always_autocommit(replace(self._config, connect_args=arguments))
 
     def _check_null_cursors(self, prepared: Prepared) -> None:
+        """Look for rows that have no place in the order: until there was a time without any, nothing is delivered."""
         prepared.checked_at = self._clock.monotonic()
-        if not prepared.may_have_nulls:
-            return
-        with self._fetching(prepared) as connection:
-            if connection.execute(prepared.query.without_place(), self._settings.parameters).first() is not None:
-                raise null_error(prepared, self._settings)
+        if prepared.may_have_nulls:
+            with self._fetching(prepared) as connection:
+                if connection.execute(prepared.query.without_place(), self._settings.parameters).first() is not None:
+                    raise null_error(prepared, self._settings)
+        self._has_started = True
 
     def _require_keys(self, cursor: KeysetCursor) -> None:
         if any(value is None for value in cursor.key_values):
