@@ -657,3 +657,16 @@ def test_a_hostile_topic_is_only_a_name(queue: Queue) -> None:
     [job] = queue.claim(topics=(topic,))
     assert job.topic == topic
     assert queue.store.complete(ANNE, [succeeded(job)]) == {job.claim}
+
+
+@pytest.mark.parametrize(("column", "longest"), [("topic", 140), ("operation", 200), ("correlation_id", 200)])
+def test_no_row_can_exist_that_could_not_end(queue: Queue, column: str, longest: int) -> None:
+    new = NewJob(**{"topic": "email", "operation": "send", "payload": "{}", column: "t" * (longest + 1)})  # type: ignore[arg-type] # names and texts
+    with pytest.raises(JobError):
+        queue.store.enqueue(new)
+    fitting = NewJob(**{"topic": "email", "operation": "send", "payload": "{}", column: "t" * longest})  # type: ignore[arg-type] # names and texts
+    added = queue.store.enqueue(fitting)
+    [job] = queue.claim(topics=(fitting.topic,))
+    queue.step(31)
+    assert queue.store.reap() == {job.claim: JobStatus.SCHEDULED}
+    assert queue.status(added.id) == "scheduled"

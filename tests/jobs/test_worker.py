@@ -463,3 +463,82 @@ def test_a_job_cancelled_while_it_waits_for_a_thread_does_not_run(queue: Queue) 
         release.set()
         wait_until(lambda: queue.status(waiting.id) == "cancelled", "the job to end")
     assert 1 not in ran
+
+
+def test_long_jobs_claimed_ahead_are_left_to_others(queue: Queue) -> None:
+    work = Work(queue, WorkerSettings(concurrency=2, poll_seconds=0.05))
+    ran, release = [], threading.Event()
+
+    def note(n: int) -> None:
+        ran.append(n)
+        if n >= 0:
+            release.wait(60)
+
+    job = work.job(note)
+    with work.running():
+        job.enqueue_many([{"n": -1}] * 200)
+        wait_until(lambda: len(ran) == 200, "the short ones, after which the worker claims ahead")
+        job.enqueue_many([{"n": n} for n in range(20)])
+        still = "SELECT count(*) AS n FROM holdfast_jobs WHERE status = 'ready'"
+        wait_until(lambda: queue.rows(still)[0]["n"] == 18, "what it cannot begin with to be given back")
+        assert len(queue.claim(50, ANNE)) == 18
+        release.set()
+
+
+def test_a_limited_topic_gets_its_turn_beside_a_busy_one(queue: Queue) -> None:
+    work = Work(queue, WorkerSettings(concurrency=1, ahead=0, poll_seconds=0.05))
+    ran: list[str] = []
+    busy = work.job(lambda n: ran.append("busy"), topic="busy")
+    limited = work.job(lambda: ran.append("limited"), topic="limited", limits=limits_of(concurrency=1))
+    queue.store.set_limits("limited", limited.settings.limits)
+    busy.enqueue_many([{"n": n} for n in range(300)])
+    limited.enqueue_many([{}] * 3)
+    with work.running():
+        wait_until(lambda: ran.count("limited") == 3, "the limited ones")
+    assert ran.count("busy") < 300
+
+
+def test_an_error_of_a_later_claim_throws_nothing_away(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(queue)
+    ran: list[int] = []
+    work.job(lambda n: ran.append(n), topic="plain", max_attempts=1).enqueue_many([{"n": n} for n in range(5)])
+    limited = work.job(lambda: None, topic="limited", limits=limits_of(concurrency=1))
+    queue.store.set_limits("limited", limited.settings.limits)
+
+    def refuse(*_: object) -> Any:
+        raise JobError("not now")
+
+    monkeypatch.setattr(type(queue.store), "claim_limited", refuse)
+    with work.running():
+        wait_until(lambda: len(ran) == 5, "every job that was claimed")
+        work.until_empty()
+    assert queue.dead_letters() == []
+
+
+def test_a_handler_that_blocks_the_loop_does_not_hold_up_the_drain(queue: Queue) -> None:
+    work = Work(queue, WorkerSettings(concurrency=1, poll_seconds=0.05, drain_seconds=0.05))
+    started, release = threading.Event(), threading.Event()
+
+    async def block() -> None:
+        started.set()
+        release.wait(60)
+
+    added = work.job(block).enqueue()
+    with work.running(drains=False):
+        assert started.wait(30)
+        work.stop.set()
+        wait_until(lambda: queue.status(added.id) == "ready", "the job to be given up")
+    assert not release.is_set()
+    release.set()
+
+
+def test_many_long_errors_are_reported_in_parts(queue: Queue) -> None:
+    work = Work(queue, WorkerSettings(concurrency=20, poll_seconds=0.05))
+
+    def fail() -> None:
+        raise ValueError("e" * 19_000)
+
+    work.job(fail, max_attempts=1).enqueue_many([{}] * 300)
+    with work.running():
+        work.until_empty()
+    assert len(queue.dead_letters()) == 300

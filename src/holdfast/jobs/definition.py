@@ -104,7 +104,7 @@ class JobDefinition:
             delay_seconds: not before so long from now, by the database's clock.
             priority: higher runs first.
             unique_key: adds nothing while another job of the topic has the same key and has not ended.
-            unique_seconds: how long the key stays taken, counted from the enqueue, even if the job ends sooner.
+            unique_seconds: how long the key stays taken after the job is done.
             key: what the topic's limits per key count by.
             correlation_id: ties together what belongs to one piece of business; inside a handler, its own by default.
             instance_id: whose work it is, for people.

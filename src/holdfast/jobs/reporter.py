@@ -20,6 +20,7 @@ from .telemetry import WorkerTelemetry
 
 Report = Success | Failure | PutBack | Stopped
 _MOST_PER_FLUSH = 1000
+_MOST_CHARACTERS_PER_FLUSH = 1_000_000  # a statement must fit what servers take
 _GATHER_SECONDS = 0.004
 _TRIES_OF_A_BAD_REPORT = 3
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.05, max_delay_seconds=5.0)
@@ -71,9 +72,11 @@ class Reporter:
         reports: list[Report] = []
         report = self._inbox.get()
         deadline = self._clock.monotonic() + _GATHER_SECONDS
+        characters = 0
         while report is not None:
             reports.append(report)
-            if len(reports) >= _MOST_PER_FLUSH:
+            characters += _weight(report)
+            if len(reports) >= _MOST_PER_FLUSH or characters > _MOST_CHARACTERS_PER_FLUSH:
                 return reports, True
             try:
                 report = self._inbox.get_nowait()
@@ -152,3 +155,9 @@ class Reporter:
 
     def _refused(self, batch: Sequence[Report], accepted: set[Claim]) -> None:
         self._telemetry.stale(report.claim for report in batch if report.claim not in accepted)
+
+
+def _weight(report: Report) -> int:
+    if isinstance(report, Success):
+        return len(report.output) if report.output else 0
+    return len(report.error) if isinstance(report, Failure) else 0

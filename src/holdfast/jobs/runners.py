@@ -15,6 +15,7 @@ from ..core.clock import Clock
 from .running import Running
 
 _BRIEF_SECONDS = 0.002
+_STOP_SECONDS = 2.0
 
 
 class ThreadRunner:
@@ -40,9 +41,9 @@ class ThreadRunner:
         self.wake()
 
     @property
-    def has_line(self) -> bool:
-        """Return whether jobs wait for a thread."""
-        return bool(self._line)
+    def waiting(self) -> int:
+        """Return how many jobs wait for a thread."""
+        return len(self._line)
 
     def wake(self) -> None:
         """Wake as many threads as the line needs."""
@@ -116,15 +117,21 @@ class LoopRunner:
     def take_back(self) -> list[Running]:
         """Return the jobs that have not begun."""
         waiting = []
-        while self._waiting:
-            waiting.append(self._waiting.popleft())
+        with suppress(IndexError):  # the loop takes from it too
+            while True:
+                waiting.append(self._waiting.popleft())
         return waiting
+
+    @property
+    def waiting(self) -> int:
+        """Return how many jobs wait for a place on the loop."""
+        return len(self._waiting)
 
     def stop(self) -> None:
         """End the loop; what still runs on it is cancelled."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)  # a handler that blocks the loop is left behind
 
     def _turn(self) -> None:
         assert self._loop is not None

@@ -14,7 +14,7 @@ from datetime import datetime
 from ..core.errors import ConfigurationError
 from .model import TopicLimits
 
-MAX_NAME_LENGTH = 150
+MAX_NAME_LENGTH = 140  # history and dead letters put 'jobs:' in front of a topic, and hold 150
 MAX_KEY_LENGTH = 200
 MAX_TAGS = 50
 _SMALLEST_PRIORITY, _LARGEST_PRIORITY = -(2**15), 2**15 - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -17,7 +18,7 @@ from ..core.telemetry import MetricsCollector
 from .chores import Chore, Chores
 from .execution import Execution
 from .keeper import Keeper
-from .model import ClaimedJob, PutBack, WorkerId
+from .model import Claim, ClaimedJob, PutBack, WorkerId
 from .reporter import Reporter
 from .runners import LoopRunner, ThreadRunner
 from .running import InFlight, JobHandler, Running
@@ -29,6 +30,7 @@ _LEAST_POLL_SECONDS = 0.02
 _LINE_SECONDS = 0.01
 _LOOK_AROUND_SECONDS = 0.2
 _REPORT_SECONDS = 5.0
+_STANDING_SECONDS = 0.5
 _TOPICS_SECONDS = 1.0
 _UNKNOWN_HANDLER_SECONDS = 30.0
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
@@ -39,7 +41,7 @@ class WorkerSettings:
     """How a worker works. The defaults: leases of 30 s are extended every 10 s, and looked after every 10 s."""
 
     concurrency: int = 10
-    ahead: int = 500
+    ahead: int = 1000
     beat_seconds: float = 10.0
     watchdog_seconds: float = 10.0
     poll_seconds: float = 1.0
@@ -112,6 +114,8 @@ class JobWorker:
         )
         self._listener = self._listening()
         self._chores = Chores(chores, self._telemetry, self._clock)
+        self._line = _Line()
+        self._turn = 0
         self._pace = _Pace(self._settings.concurrency, self._settings.ahead)
         self._promote_at = 0.0
         self._limited: list[str] = []
@@ -159,26 +163,39 @@ class JobWorker:
             if not claimed:
                 self._clock.wait(self._wake, self._rest(idle))
                 self._threads.wake()
+            self._give_back_what_stands()
 
     def _claim(self) -> int:
         """Claim what there is room for and start it, then look what is due; return how many jobs there were."""
         return self._claim_ready() + self._promote_due()
 
     def _claim_ready(self) -> int:
+        """Claim from the topics without limits and from each limited one in turns, sharing the room between them.
+
+        What was claimed is started at once: an error of the next claim must not throw it away.
+        """
         free = self._pace.capacity() - len(self._in_flight)
         if free < 1:
             return 0
-        jobs = self._store.claim(self.id, self._rotated_topics(), free)
-        for topic in self._limited_topics():
-            if len(jobs) < free:
-                jobs += self._store.claim_limited(self.id, topic, free - len(jobs))
-        if jobs:
-            self._start(jobs)
-        return len(jobs)
+        limited = self._limited_topics()
+        started = 0
+        for turn in range(len(limited) + 1):
+            place = (self._turn + turn) % (len(limited) + 1)
+            share = math.ceil((free - started) / (len(limited) + 1 - turn))
+            started += self._start(self._claimed(limited[place - 1] if place else None, share))
+        self._turn += 1
+        return started
+
+    def _claimed(self, limited_topic: str | None, capacity: int) -> list[ClaimedJob]:
+        if capacity < 1:
+            return []
+        if limited_topic is None:
+            return self._store.claim(self.id, self._rotated_topics(), capacity)
+        return self._store.claim_limited(self.id, limited_topic, capacity)
 
     def _rest(self, idle: int) -> float:
         """Return how long to wait for a wake-up: longer the longer there was nothing, never past what is due."""
-        if self._threads.has_line:
+        if self._threads.waiting or self._loop.waiting:
             return _LINE_SECONDS
         if self._pace.capacity() <= len(self._in_flight):
             return self._settings.poll_seconds
@@ -211,7 +228,13 @@ class JobWorker:
             self._limited_until = now + _TOPICS_SECONDS
         return self._limited
 
-    def _start(self, jobs: Sequence[ClaimedJob]) -> None:
+    def _start(self, jobs: Sequence[ClaimedJob]) -> int:
+        """Hand jobs to where they run; return how many there were."""
+        if not jobs:
+            return 0
+        if self._stop.is_set():  # the answer came after the wish to stop
+            self._give_back([job.claim for job in jobs])
+            return len(jobs)
         now = self._clock.monotonic()
         known, unknown = [], []
         for job in jobs:
@@ -232,6 +255,18 @@ class JobWorker:
             self._telemetry.unknown(job)
             reason = f"no handler named '{job.operation}' for topic '{job.topic}' in worker {self.id}"
             self._reporter.put(PutBack(job.claim, _UNKNOWN_HANDLER_SECONDS, reason))
+        return len(jobs)
+
+    def _give_back(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._reporter.put(PutBack(claim))
+
+    def _give_back_what_stands(self) -> None:
+        """Leave jobs that were claimed ahead to others when those before them take long."""
+        if self._line.has_stood(self._threads.waiting + self._loop.waiting, self._clock.monotonic()):
+            self._pace.slow_down()
+            taken = [*self._threads.take_back(), *self._loop.take_back()]
+            self._give_back([running.claim for running in taken])
 
     # News
 
@@ -254,8 +289,7 @@ class JobWorker:
 
     def _drain(self) -> bool:
         deadline = self._clock.monotonic() + self._settings.drain_seconds
-        for running in [*self._threads.take_back(), *self._loop.take_back()]:
-            self._reporter.put(PutBack(running.claim))
+        self._give_back([running.claim for running in [*self._threads.take_back(), *self._loop.take_back()]])
         while len(self._in_flight) and self._clock.monotonic() < deadline:
             self._wake.clear()
             if len(self._in_flight):
@@ -272,6 +306,20 @@ class JobWorker:
         self._threads.stop()
         self._loop.stop()
         return has_reported and not left
+
+
+class _Line:
+    """Whether jobs claimed ahead are getting anywhere."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._since = 0.0
+
+    def has_stood(self, waiting: int, now: float) -> bool:
+        """Return whether the line has not moved for a while; then it starts anew."""
+        if waiting == 0 or waiting != self._waiting:
+            self._waiting, self._since = waiting, now
+        return bool(waiting) and now - self._since > _STANDING_SECONDS
 
 
 class _Pace:
@@ -291,6 +339,10 @@ class _Pace:
     def capacity(self) -> int:
         """Return how many jobs may be in flight."""
         return self._concurrency + self._ahead
+
+    def slow_down(self) -> None:
+        """Claim nothing ahead until jobs are seen to be short again."""
+        self._ahead = 0
 
     def started(self, jobs: Sequence[Running]) -> None:
         """Note that jobs were claimed."""

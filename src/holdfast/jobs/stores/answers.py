@@ -14,6 +14,7 @@ from ...core.driver_errors import reason
 from ...core.errors import Ambiguous, JobError, Unavailable
 
 _MISSING_TABLE = ("no such table", "does not exist", "doesn't exist")
+_TOO_MUCH = ("max_allowed_packet", "too large", "string or blob too big")
 _CONTENTION = ("deadlock", "locked", "lock wait timeout", "could not serialize", "lock timeout", "record has changed")
 
 
@@ -49,6 +50,8 @@ def _as_ours(where: str, error: DBAPIError, is_commit: bool) -> Exception:
         return JobError(f"The tables of the queue are missing in {where}. Create them with 'holdfast migrate'.")
     if isinstance(error, IntegrityError) and "held" in why:
         return JobError("Another job of that topic holds the same unique key. Wait until it has ended, or cancel it.")
+    if any(hint in why.lower() for hint in _TOO_MUCH):
+        return JobError(f"{where} does not take so much at once: {why}.")
     if error.connection_invalidated and (is_commit or error.statement is not None):
         return Ambiguous(f"The connection to {where} broke before an answer came: {why}")
     if isinstance(error, IntegrityError) or "constraint" in why.lower():  # MariaDB's driver calls a CHECK operational

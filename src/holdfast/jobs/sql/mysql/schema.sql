@@ -3,7 +3,7 @@
 -- There are no partial indexes here, so status leads; only running jobs have a lease, so lease_until needs no status.
 CREATE TABLE IF NOT EXISTS holdfast_jobs (
     id                 BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
-    topic              VARCHAR(150) NOT NULL,
+    topic              VARCHAR(140) NOT NULL,
     operation          VARCHAR(200) NOT NULL,
     payload            LONGTEXT NOT NULL,
     status             VARCHAR(10) NOT NULL DEFAULT 'ready',

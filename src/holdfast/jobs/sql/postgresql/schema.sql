@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     first_failed_at    timestamptz,
     last_failed_at     timestamptz,
     last_error         text,
+    CHECK (length(topic) <= 140 AND length(operation) <= 200), -- what history and dead letters can hold
+    CHECK (length(correlation_id) <= 200 AND length(instance_id) <= 200),
     CHECK ((status = 'running') = (locked_by IS NOT NULL)),
     CHECK ((status = 'running') = (lease_until IS NOT NULL))
 ) WITH (
