@@ -13,8 +13,9 @@ import pytest
 
 from tests.components.functions import ENVIRONMENT, has_environment
 from tests.components.mariadb import find_mariadb
-from tests.components.node import AZURITE, COSMOS, find_node
+from tests.components.node import AZURITE, COSMOS, GRPC, find_node
 from tests.components.postgres import find_postgres15, find_postgres18
+from tests.components.preload import find_faketime, find_fiu
 
 REQUIRE = "HOLDFAST_REQUIRE"
 
@@ -51,6 +52,14 @@ def _functions() -> str | None:
     return f"{ENVIRONMENT} is missing (tools/components.sh makes it where there is a Python 3.13 or newer)"
 
 
+def _faketime() -> str | None:
+    return None if find_faketime() else "libfaketime is not installed (Debian: faketime)"
+
+
+def _libfiu() -> str | None:
+    return None if find_fiu() else "libfiu's preload libraries are not installed (Debian: fiu-utils)"
+
+
 CHECKS: dict[str, Callable[[], str | None]] = {
     "postgres18": _postgres18,
     "postgres15": _postgres15,
@@ -58,7 +67,10 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     "azurite": lambda: _node_server(AZURITE),
     "s3": _s3,
     "cosmos": lambda: _node_server(COSMOS),
+    "node_grpc": lambda: _node_server(GRPC),
     "functions": _functions,
+    "faketime": _faketime,
+    "libfiu": _libfiu,
 }
 
 
@@ -75,12 +87,17 @@ def required() -> frozenset[str]:
     return names
 
 
+def has(component: str) -> bool:
+    """Return whether `component` can be had, for tests that show less without it; fails when it is required."""
+    reason = unavailable_because(component)
+    if reason is not None and component in required():
+        pytest.fail(f"{component} is required ({REQUIRE}) and cannot be had: {reason}", pytrace=False)
+    if reason is not None:
+        skipped[component] = reason
+    return reason is None
+
+
 def need(component: str) -> None:
     """Return when `component` can be had; else skip the test, or fail it when the component is required."""
-    reason = unavailable_because(component)
-    if reason is None:
-        return
-    if component in required():
-        pytest.fail(f"{component} is required ({REQUIRE}) and cannot be had: {reason}", pytrace=False)
-    skipped[component] = reason
-    pytest.skip(f"{component}: {reason}")
+    if not has(component):
+        pytest.skip(f"{component}: {skipped[component]}")

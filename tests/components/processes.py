@@ -80,14 +80,17 @@ class PythonWorker:
 
     `arguments` are those of the interpreter: `("-c", code)`, `("-m", "package.module")` or a script's path.
     The repository root and `src` are importable, output is unbuffered and kept in a file, so that lines
-    written just before a SIGKILL can be read afterwards.
+    written just before a SIGKILL can be read afterwards. `preload` are shared libraries (see `preload.py`).
     """
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, preload: Sequence[Path] = ()
+    ) -> None:
         self.log = private_directory("worker") / "output"
         path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+        libraries = ["env", f"LD_PRELOAD={' '.join(map(str, preload))}"] if preload else []
         self._process = start_leashed(
-            [sys.executable, "-u", *arguments],
+            [*libraries, sys.executable, "-u", *arguments],
             self.log,
             environment={"PYTHONPATH": path, **(environment or {})},
         )
