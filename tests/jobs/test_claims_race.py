@@ -22,8 +22,21 @@ from sqlalchemy import text
 
 from holdfast.core.errors import Unavailable
 from holdfast.jobs import statements
-from holdfast.jobs.model import Claim, ClaimedJob, Failure, JobStatus, NewJob, PutBack, Success, TopicLimits, WorkerId
+from holdfast.jobs.model import (
+    Claim,
+    ClaimedJob,
+    Failure,
+    JobStatus,
+    NewJob,
+    PutBack,
+    Stopped,
+    Success,
+    TopicLimits,
+    WorkerId,
+)
 from holdfast.jobs.stores import base, portable
+from holdfast.jobs.stores.sessions import prepare_engine
+from tests.components.processes import wait_until
 from tests.jobs.queues import ANNE, Queue
 
 Answer = TypeVar("Answer")
@@ -189,6 +202,55 @@ def test_a_locked_job_is_passed_by(queue: Queue) -> None:
         connection.execute(text(f"SELECT id FROM holdfast_jobs WHERE id = {locked.id} FOR UPDATE"))
         assert [job.id for job in queue.claim()] == [free.id]
     assert [job.id for job in queue.claim()] == [locked.id]
+
+
+Change = Callable[[Queue, Sequence[ClaimedJob]], object]
+CHANGES: dict[str, Change] = {
+    "heartbeat": lambda queue, jobs: queue.store.heartbeat(ANNE, [job.claim for job in jobs]),
+    "complete": lambda queue, jobs: queue.store.complete(ANNE, [Success(job.claim, 1) for job in jobs]),
+    "keep": lambda queue, jobs: queue.store.complete(ANNE, [Success(job.claim, 1, None, True) for job in jobs]),
+    "fail": lambda queue, jobs: queue.store.fail(ANNE, [Failure(job.claim, 1, "boom") for job in jobs]),
+    "put back": lambda queue, jobs: queue.store.put_back(ANNE, [PutBack(job.claim) for job in jobs]),
+    "stop": lambda queue, jobs: queue.store.end_cancelled(ANNE, [Stopped(job.claim, 1) for job in jobs]),
+    "cancel": lambda queue, jobs: queue.store.cancel([job.id for job in jobs], "no"),
+    "retry": lambda queue, jobs: queue.store.retry([job.id for job in jobs], "eve"),
+}
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_jobs_are_locked_in_the_order_of_their_ids(queue: Queue, way: str) -> None:
+    """Two that change the same jobs cannot wait for each other, in whatever order they were told of them."""
+    if queue.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite locks no rows")
+    prepare_engine(queue.engine).dispose()  # the sessions of a worker plan as they are told to
+    jobs = three_claimed(queue, way)
+    with ThreadPoolExecutor(1) as thread, queue.engine.begin() as other:
+        other.execute(text(f"SELECT id FROM holdfast_jobs WHERE id = {jobs[0].id} FOR UPDATE"))
+        changing = thread.submit(CHANGES[way], queue, jobs[::-1])
+        wait_until(lambda: is_waiting(queue), "the change waits for the first job")
+        free = other.execute(text("SELECT id FROM holdfast_jobs ORDER BY id FOR UPDATE SKIP LOCKED")).scalars().all()
+        assert list(free) == [job.id for job in jobs]
+        other.rollback()
+        assert len(changing.result()) == len(jobs)  # type: ignore[arg-type] # each returns what it changed
+
+
+def three_claimed(queue: Queue, way: str) -> list[ClaimedJob]:
+    for _ in range(3):
+        queue.add()
+    jobs = sorted(queue.claim(3), key=lambda job: job.id)
+    if way in ("stop", "retry"):
+        CHANGES["cancel"](queue, jobs)
+    if way == "retry":
+        CHANGES["stop"](queue, jobs)
+    return jobs
+
+
+def is_waiting(queue: Queue) -> bool:
+    if queue.engine.dialect.name == "postgresql":
+        in_line = "wait_event_type = 'Lock' AND datname = current_database()"
+        return bool(queue.rows(f"SELECT 1 FROM pg_stat_activity WHERE {in_line}"))
+    [waits] = queue.rows("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+    return int(waits["Value"]) > 0
 
 
 class TestPlantedBug:

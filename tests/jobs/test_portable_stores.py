@@ -161,6 +161,11 @@ class TestPlans:
         for table, index in _plan(full_queue, name):
             assert index, f"{name} reads all of {table}"
 
+    def test_pruning_reads_only_what_has_ended(self, full_queue: Queue) -> None:
+        [(_, index)] = _plan(full_queue, "prune")
+        is_sqlite = full_queue.engine.dialect.name == "sqlite"
+        assert ("holdfast_jobs_ended" if is_sqlite else "holdfast_jobs_due") in str(index)
+
     def test_few_rows_are_read(self, full_queue: Queue) -> None:
         if full_queue.engine.dialect.name == "sqlite":
             pytest.skip("SQLite does not count what it reads")
@@ -188,7 +193,8 @@ def _plan(queue: Queue, name: str) -> list[tuple[str, str | None]]:
         rows = connection.exec_driver_sql(f"{explain} {sql}", {**values, **numbers, "batch": "[]"}).mappings().all()
     if is_sqlite:
         details = [row["detail"] for row in rows]
-        return [(detail, "INDEX" if "USING" in detail else None) for detail in details if "holdfast_jobs" in detail]
+        ours = [detail for detail in details if f"{detail} ".split(" ")[1] in ("job", "known", "holdfast_jobs")]
+        return [(detail, detail.partition(" USING ")[2] or None) for detail in ours]
     return [(row["table"], row["key"]) for row in rows if row["table"] in ("job", "known", "holdfast_jobs")]
 
 

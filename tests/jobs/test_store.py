@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.engine import Connection
 
 from holdfast.core.engine import writing
-from holdfast.core.errors import JobError
+from holdfast.core.errors import JobError, Unavailable
 from holdfast.jobs.model import (
     Attempt,
     Claim,
@@ -25,6 +29,8 @@ from holdfast.jobs.model import (
     TopicLimits,
     WorkerId,
 )
+from holdfast.jobs.stores import base
+from holdfast.jobs.turns import Candidate
 from tests.jobs.conftest import DATABASES
 from tests.jobs.queues import ANNE, BERT, Queue, open_queue
 
@@ -454,12 +460,37 @@ class TestUniqueKeys:
         queue.step(101)
         assert queue.add(unique_key="k", unique_seconds=100.0).is_new
 
-    def test_pruning_forgets_a_window_that_has_passed(self, queue: Queue) -> None:
+    @pytest.mark.parametrize("retention_seconds", [0.0, 90 * 86_400.0])
+    def test_pruning_forgets_a_window_that_has_passed(self, queue: Queue, retention_seconds: float) -> None:
         queue.add(unique_key="k", unique_seconds=100.0)
         queue.store.complete(ANNE, [succeeded(queue.claim_one())])
-        assert queue.store.prune(0) == 0
+        assert queue.store.prune(retention_seconds) == 0
         queue.step(101)
-        assert queue.store.prune(0) == 1
+        assert queue.store.prune(retention_seconds) == 1
+
+    def test_a_holder_that_ends_as_it_is_looked_for_makes_room(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.add(unique_key="k")
+        job = queue.claim_one()
+        find = queue.store._holder
+
+        def ends_first(connection: Connection, new: NewJob) -> JobId | None:
+            queue.store.complete_on(connection, ANNE, succeeded(job))
+            return find(connection, new)
+
+        monkeypatch.setattr(queue.store, "_holder", ends_first)
+        added = queue.add(unique_key="k")
+        assert added.is_new
+        assert queue.claim_one().id == added.id
+
+    def test_a_key_that_is_never_free_nor_held_is_no_silent_loss(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.add(unique_key="k")
+        monkeypatch.setattr(queue.store, "_holder", lambda *_: None)
+        with pytest.raises(Unavailable, match="changed hands"):
+            queue.add(unique_key="k")
 
 
 class TestBulk:
@@ -586,6 +617,52 @@ class TestTopics:
         seen = [job.limit_key for _ in range(4) for job in queue.store.claim_limited(ANNE, "email", 1000)]
         assert sorted(map(str, seen)) == keys
 
+    def test_a_claim_writes_only_the_buckets_it_draws_from(self, queue: Queue) -> None:
+        queue.store.set_limits("email", TopicLimits(rate_count_per_key=2, rate_seconds_per_key=3600))
+        keys = [f"k{number:02d}" for number in range(60)]
+        for key in keys:
+            queue.add(limit_key=key)
+        assert len(queue.store.claim_limited(ANNE, "email", 100)) == 60
+        before = buckets(queue)
+        assert sorted(before) == keys
+        queue.step(60)
+        for key in ("k00", "zz"):
+            queue.add(limit_key=key)
+        with written_to(queue, "holdfast_rate_buckets") as statements:
+            assert len(queue.store.claim_limited(ANNE, "email", 100)) == 2
+        assert len(statements) == 1
+        after = buckets(queue)
+        assert {key for key in after if after[key] != before.get(key)} == {"k00", "zz"}
+
+    def test_buckets_that_are_full_again_are_removed(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(base, "_DRAWS_PER_SWEEP", 3)
+        limits = TopicLimits(rate_count=9, rate_seconds=1, rate_count_per_key=1, rate_seconds_per_key=60)
+        queue.store.set_limits("email", limits)
+        queue.add(limit_key="a")
+        assert len(queue.store.claim_limited(ANNE, "email", 9)) == 1
+        queue.step(61)
+        queue.add(limit_key="b")
+        assert len(queue.store.claim_limited(ANNE, "email", 9)) == 1
+        assert sorted(buckets(queue)) == ["", "b"]
+
+    def test_a_job_that_was_cancelled_as_it_was_picked_draws_nothing(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.store.set_limits("email", TopicLimits(rate_count=5, rate_seconds=60))
+        gone, kept = queue.add(limit_key="a").id, queue.add().id
+        pick = queue.store._pick
+
+        def picked_then_cancelled(connection: Connection, *args: Any) -> list[Candidate]:
+            found = pick(connection, *args)
+            queue.store.cancel([gone], "changed my mind", connection)
+            return found
+
+        monkeypatch.setattr(queue.store, "_pick", picked_then_cancelled)
+        assert [job.id for job in queue.store.claim_limited(ANNE, "email", 9)] == [kept]
+        assert queue.status(gone) == "cancelled"
+        [bucket] = buckets(queue).values()
+        assert bucket[0] == 4
+
     def test_stats_count_by_topic_and_status(self, queue: Queue) -> None:
         queue.add()
         queue.add()
@@ -599,6 +676,106 @@ class TestTopics:
         queue.store.set_limits("email", limits)
         [topic] = queue.store.topics()
         assert (topic.name, topic.is_paused, topic.limits) == ("email", False, limits)
+
+
+def buckets(queue: Queue) -> dict[str, tuple[float, object]]:
+    rows = queue.rows("SELECT limit_key, tokens, refilled_at FROM holdfast_rate_buckets")
+    return {row["limit_key"]: (row["tokens"], row["refilled_at"]) for row in rows}
+
+
+@contextmanager
+def written_to(queue: Queue, table: str) -> Iterator[list[str]]:
+    """Yield a list of the statements that change a table, as they are sent."""
+    sent: list[str] = []
+
+    def note(_connection: object, _cursor: object, sql: str, *_: object) -> None:
+        if table in sql and not sql.startswith("SELECT"):
+            sent.append(sql)
+
+    event.listen(queue.engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(queue.engine, "before_cursor_execute", note)
+
+
+class TestTurns:
+    """Who comes first within a limited topic: higher priority, then keys in turn, none left behind."""
+
+    @staticmethod
+    def claim_one(queue: Queue) -> ClaimedJob:
+        [job] = queue.store.claim_limited(ANNE, "email", 1)
+        queue.store.complete(ANNE, [succeeded(job)])
+        return job
+
+    def keys_claimed(self, queue: Queue, times: int) -> list[str | None]:
+        return [self.claim_one(queue).limit_key for _ in range(times)]
+
+    def test_keys_take_turns(self, queue: Queue) -> None:
+        queue.store.set_limits("email", TopicLimits(max_running=2))
+        for key in ("a", "b", "c"):
+            for _ in range(5):
+                queue.add(limit_key=key)
+        assert self.keys_claimed(queue, 7) == ["a", "b", "c", "a", "b", "c", "a"]
+
+    def test_a_claim_takes_from_every_key_before_it_takes_a_second_job(self, queue: Queue) -> None:
+        for key in ("a", "a", "a", "a", "b", "b", "c"):
+            queue.add(limit_key=key)
+        claimed = queue.store.claim_limited(ANNE, "email", 5)
+        assert sorted(str(job.limit_key) for job in claimed) == ["a", "a", "b", "b", "c"]
+
+    def test_a_page_of_full_keys_does_not_hide_the_next(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(queue.store, "most_keys_per_claim", 3)
+        self.fill(queue, 10)
+        queue.add(limit_key="z")
+        assert [job.limit_key for job in queue.store.claim_limited(ANNE, "email", 1)] == ["z"]
+
+    def test_what_one_claim_did_not_reach_the_next_does(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(queue.store, "most_keys_per_claim", 2)
+        self.fill(queue, 9)
+        queue.add(limit_key="z")
+        monkeypatch.setattr(queue.store, "most_pages_per_claim", 2)
+        claimed = [[job.limit_key for job in queue.store.claim_limited(ANNE, "email", 1)] for _ in range(3)]
+        assert ["z"] in claimed
+        assert [] in claimed
+
+    @staticmethod
+    def fill(queue: Queue, count: int) -> None:
+        """Let each of so many keys have a job that runs and one that waits."""
+        queue.store.set_limits("email", TopicLimits(max_running_per_key=1))
+        for number in range(count):
+            for _ in range(2):
+                queue.add(limit_key=f"k{number}")
+        assert len(queue.store.claim_limited(ANNE, "email", 100)) == count
+
+    def test_higher_priority_goes_first_with_key_or_without(self, queue: Queue) -> None:
+        for key, priority in (("a", 0), ("b", 5), (None, 9), (None, -1), ("a", 7)):
+            queue.add(limit_key=key, priority=priority)
+        assert [self.claim_one(queue).priority for _ in range(5)] == [9, 7, 5, 0, -1]
+
+    def test_priority_holds_within_one_claim(self, queue: Queue) -> None:
+        for number in range(30):
+            queue.add(limit_key=f"k{number:02d}")
+        for _ in range(5):
+            queue.add(limit_key="k20", priority=9)
+            queue.add(priority=4)
+        claimed = queue.store.claim_limited(ANNE, "email", 12)
+        assert [job.priority for job in claimed] == [9] * 5 + [4] * 5 + [0] * 2
+
+    def test_jobs_of_equal_priority_share_whether_they_have_a_key_or_not(self, queue: Queue) -> None:
+        for _ in range(6):
+            queue.add(limit_key="a")
+            queue.add()
+        assert Counter(self.keys_claimed(queue, 4)) == {"a": 2, None: 2}
+        assert Counter(job.limit_key for job in queue.store.claim_limited(ANNE, "email", 4)) == {"a": 2, None: 2}
+
+    def test_an_urgent_key_does_not_cost_others_their_turn(self, queue: Queue) -> None:
+        for _ in range(4):
+            for key in ("a", "b"):
+                queue.add(limit_key=key)
+        order = []
+        for _ in range(4):
+            queue.add(limit_key="z", priority=9)
+            order += self.keys_claimed(queue, 2)
+        assert order == ["z", "a", "z", "b", "z", "a", "z", "b"]
 
 
 class TestPeriodic:
@@ -627,6 +804,37 @@ def test_progress_is_kept_while_the_attempt_runs(queue: Queue) -> None:
     queue.store.put_back(ANNE, [PutBack(job.claim)])
     assert queue.claim_one().attempt == 2
     assert queue.column(job.id, "progress") is None
+
+
+@pytest.mark.parametrize("bad", ["a\x00b", "a\ud800b"])
+def test_no_text_is_too_odd_to_be_stored(queue: Queue, bad: str) -> None:
+    for _ in range(4):
+        queue.add(max_attempts=1)
+    done, dead, back, stopped = queue.claim()
+    assert queue.store.progress(ANNE, done.claim, bad)
+    assert queue.store.complete(ANNE, [succeeded(done, f'"{bad}"' + "x" * 30_000)]) == {done.claim}
+    assert queue.store.fail(ANNE, [failed(dead, bad)]) == {dead.claim: JobStatus.DEAD}
+    assert queue.store.put_back(ANNE, [PutBack(back.claim, 1.0, bad)]) == {back.claim}
+    assert queue.store.cancel([stopped.id, back.id], bad) == {
+        stopped.id: JobStatus.RUNNING,
+        back.id: JobStatus.CANCELLED,
+    }
+    assert queue.store.end_cancelled(ANNE, [Stopped(stopped.claim, 1)]) == {stopped.claim}
+    assert queue.store.retry([dead.id], bad) == {dead.id}
+    told = [entry["output"] or entry["error"] for entry in queue.history()]
+    assert [text[:3] in ('"a\ufffd', '"a?', "a\ufffdb", "a?b", "can") for text in told] == [True] * 4
+    assert len(told[0]) == 30_005
+
+
+def test_a_job_that_waited_long_is_kept_from_when_it_was_cancelled(queue: Queue) -> None:
+    waiting, running = queue.add("other").id, queue.add(lease_seconds=1e9)
+    job = queue.claim_one()
+    queue.step(1000)
+    queue.store.cancel([waiting, running.id], "no")
+    queue.store.end_cancelled(ANNE, [Stopped(job.claim, 3)])
+    assert queue.store.prune(500) == 0
+    queue.step(501)
+    assert queue.store.prune(500) == 2
 
 
 def test_pruning_keeps_what_a_dead_letter_is_about_and_forgets_the_cancelled(queue: Queue) -> None:

@@ -27,11 +27,6 @@ class Bucket:
         """Return a bucket that held ``tokens`` some time ago; time that went backwards refills nothing."""
         return cls(count, seconds, min(float(count), tokens + max(0.0, age_seconds) * count / seconds))
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether nothing need be remembered about it."""
-        return self.tokens >= self.count
-
 
 @dataclass(slots=True)
 class Room:
@@ -40,6 +35,11 @@ class Room:
     limits: TopicLimits
     running: Mapping[str | None, int]
     buckets: dict[str, Bucket] = field(default_factory=dict)
+    drawn: set[str] = field(default_factory=set)  # the buckets that hold less than was read
+
+    def add_bucket(self, key: str, tokens: float, age_seconds: float) -> None:
+        """Say what a bucket held some time ago; those not spoken of are full."""
+        self.buckets[key] = Bucket.refilled(*self.rate_of(key), tokens, age_seconds)
 
     def free(self, capacity: int) -> int:
         """Return how many jobs of the topic may start, at most ``capacity``."""
@@ -60,9 +60,13 @@ class Room:
     def draw(self, key: str | None) -> None:
         """Note that a job starts."""
         if self.limits.rate_count is not None:
-            self._bucket("").tokens -= 1
+            self._draw_from("")
         if self.limits.rate_count_per_key is not None and key:
-            self._bucket(key).tokens -= 1
+            self._draw_from(key)
+
+    def _draw_from(self, key: str) -> None:
+        self._bucket(key).tokens -= 1
+        self.drawn.add(key)
 
     def _bucket(self, key: str) -> Bucket:
         if key not in self.buckets:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ...core.errors import ConfigurationError, PayloadError
-from ..execution import storable
 from ..model import Attempt, Claim, Failure, JobId, PutBack, Stopped, Success
 from ..reporter import Report
+from ..texts import storable
 from . import holdfast_jobs_pb2 as wire
 from .assignments import Receipt, RemoteClaim
 from .texts import checked_json

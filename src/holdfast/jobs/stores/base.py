@@ -7,19 +7,21 @@ one changes nothing [FENCE-2]. Times are the database's.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ...core.clock import Clock
 from ...core.engine import writing
-from ...core.errors import JobError
-from ..limits import Bucket, Room
+from ...core.errors import JobError, Unavailable
+from ..limits import Room
 from ..model import (
     Attempt,
     Claim,
@@ -40,12 +42,17 @@ from ..model import (
     item_id,
 )
 from ..statements import statement
+from ..texts import storable, whole
+from ..turns import Candidate, Turns, in_turn, too_shallow
 from .answers import translated
 from .protocol import WakeUps
 
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
 _COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would copy every value, which is slow
 _LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
+_TRIES_FOR_A_KEY = 10
+_DRAWS_PER_SWEEP = 1000  # so often are rate buckets that are full again removed
+_Reported = TypeVar("_Reported", Success, Failure, PutBack, Stopped)
 Row = Sequence[Any]
 Batch = Mapping[str, Sequence[object]]
 
@@ -61,12 +68,14 @@ class SqlJobStore(abc.ABC):
     dialect: ClassVar[str]
     notifies: ClassVar[bool] = False
     transaction_setup: ClassVar[str | None] = None  # said at the start of each transaction of our own
-    most_keys_per_claim: ClassVar[int] = 200
+    most_keys_per_claim: ClassVar[int] = 200  # at a time: priorities are compared among that many
+    most_pages_per_claim: ClassVar[int] = 20
 
     def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
         self.engine = engine
         self._ahead_seconds = ahead_seconds
-        self._last_keys: dict[str, str] = {}
+        self._turns: defaultdict[str, Turns] = defaultdict(Turns)
+        self._draws: Counter[str] = Counter()
 
     # How the dialects differ
 
@@ -112,12 +121,14 @@ class SqlJobStore(abc.ABC):
     def _enqueue_on(self, connection: Connection, job: NewJob) -> Enqueued:
         if job.limit_key is not None:
             self._note_keys(connection, job.topic)
-        if job.unique_key is not None:
-            self._free_key(connection, job.topic, job.unique_key)
-        added = self._insert_one(connection, job)
-        if added is None:
-            return self._taken(connection, job)
-        return Enqueued(added, job.correlation_id or item_id(added))
+        for _ in range(_TRIES_FOR_A_KEY):
+            if job.unique_key is not None:
+                self._free_key(connection, job.topic, job.unique_key)
+            added = self._insert_one(connection, job)
+            holder = self._holder(connection, job) if added is None else added
+            if holder is not None:  # None: it ended after it had kept us out
+                return Enqueued(holder, job.correlation_id or item_id(holder), is_new=added is not None)
+        raise Unavailable(f"The unique key {job.unique_key!r} changed hands again and again. Try again.")
 
     def _note_keys(self, connection: Connection, topic: str) -> None:
         self._run(connection, "note_keys", topic=topic)
@@ -129,10 +140,9 @@ class SqlJobStore(abc.ABC):
         rows = self._run(connection, "enqueue", **self._columns(job))
         return JobId(rows[0][0]) if rows else None
 
-    def _taken(self, connection: Connection, job: NewJob) -> Enqueued:
+    def _holder(self, connection: Connection, job: NewJob) -> JobId | None:
         holder = self._run(connection, "holder", topic=job.topic, unique_key=job.unique_key)
-        holder_id = JobId(holder[0][0]) if holder else JobId(0)
-        return Enqueued(holder_id, job.correlation_id or item_id(holder_id), is_new=False)
+        return JobId(holder[0][0]) if holder else None
 
     def enqueue_many(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> int:
         """Add many jobs in one transaction; return how many were new."""
@@ -185,57 +195,105 @@ class SqlJobStore(abc.ABC):
             picked = self._pick(connection, topic, room, room.free(capacity))
             if not picked:
                 return []
-            for key in picked.values():
-                room.draw(key)
+            ids = sorted(candidate.id for candidate in picked)
+            jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": ids}, worker=worker))
+            for job in jobs:
+                room.draw(job.limit_key)
             self._save_buckets(connection, topic, room)
-            rows = self._change_on(connection, "claim_ids", {"ids": sorted(picked)}, worker=worker)
-        return self._claimed(rows)
+        return jobs
 
     def _room(self, connection: Connection, topic: str, limits: TopicLimits) -> Room:
-        running = {row[0]: row[1] for row in self._run(connection, "running_by_key", topic=topic)}
-        room = Room(limits, running)
-        for key, tokens, age_seconds in self._run(connection, "rate_buckets", topic=topic):
-            room.buckets[key] = Bucket.refilled(*room.rate_of(key), tokens, age_seconds)
+        room = Room(limits, {row[0]: row[1] for row in self._run(connection, "running_by_key", topic=topic)})
+        if limits.rate_count is not None:
+            self._read_buckets(connection, topic, room, [""])
         return room
 
-    def _pick(self, connection: Connection, topic: str, room: Room, capacity: int) -> dict[int, str | None]:
+    def _read_buckets(self, connection: Connection, topic: str, room: Room, keys: Sequence[str]) -> None:
+        for row in self._change_on(connection, "rate_buckets", {"keys": keys}, topic=topic):
+            room.add_bucket(*row)
+
+    def _pick(self, connection: Connection, topic: str, room: Room, capacity: int) -> list[Candidate]:
+        """Return what to claim: higher priority first, and of equals the jobs with and without keys in turn."""
         if capacity < 1:
-            return {}
-        picked = self._pick_by_key(connection, topic, room, capacity)
-        if len(picked) < capacity:
-            free = capacity - len(picked)
-            rows = self._run(connection, "ready_without_key", topic=topic, capacity=free)
-            picked.update((row[0], None) for row in rows)
+            return []
+        turns = self._turns[topic]
+        looked_at, ready = self._look_at_keys(connection, topic, room, capacity)
+        rows = self._run(connection, "ready_without_key", topic=topic, capacity=capacity)
+        keyless = [Candidate(row[0], None, row[1]) for row in rows]
+        picked = turns.share(in_turn(ready), keyless, capacity)
+        turns.note(looked_at, ready, picked)
         return picked
 
-    def _pick_by_key(self, connection: Connection, topic: str, room: Room, capacity: int) -> dict[int, str | None]:
-        """Go round the keys, from where the last claim stopped, so that none is left behind."""
-        after = self._last_keys.get(topic, "")
-        keys = self._keys_after(connection, topic, after)
-        if not keys and after:
-            keys = self._keys_after(connection, topic, "")
-        self._last_keys[topic] = keys[-1] if len(keys) == self.most_keys_per_claim else ""
-        rooms = {key: room.free_of_key(key, capacity) for key in keys}
-        rooms = {key: free for key, free in rooms.items() if free > 0}
-        if not rooms:
-            return {}
-        rows = self._ready_of_keys(connection, topic, rooms, capacity)
-        return {row[0]: row[1] for row in rows[:capacity]}
+    def _look_at_keys(
+        self, connection: Connection, topic: str, room: Room, capacity: int
+    ) -> tuple[list[str], dict[str, list[Candidate]]]:
+        """Go round the keys, from where the last claim stopped; return those seen, and the ready jobs with room."""
+        looked_at: list[str] = []
+        ready: dict[str, list[Candidate]] = {}
+        for keys in self._pages_of_keys(connection, topic, self._turns[topic].last_key):
+            looked_at += keys
+            if room.limits.rate_count_per_key is not None:
+                self._read_buckets(connection, topic, room, keys)
+            rooms = {key: free for key in keys if (free := room.free_of_key(key, capacity)) > 0}
+            ready |= self._ready_by_key(connection, topic, rooms, capacity)
+            if len(looked_at) >= self.most_keys_per_claim and sum(map(len, ready.values())) >= capacity:
+                break
+        return looked_at, ready
 
-    def _ready_of_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int], capacity: int) -> list[Row]:
-        batch: Batch = {"keys": list(rooms), "rooms": list(rooms.values())}
-        return self._change_on(connection, "ready_of_keys", batch, topic=topic, capacity=capacity)
+    def _pages_of_keys(self, connection: Connection, topic: str, after: str) -> Iterator[list[str]]:
+        """Yield the keys with ready jobs, each once: those after ``after``, then from the first key on."""
+        seen: set[str] = set()
+        is_second_lap = not after
+        for _ in range(self.most_pages_per_claim):
+            page = self._keys_after(connection, topic, after)
+            new = [key for key in page if key not in seen]
+            seen.update(new)
+            if new:
+                yield new
+            if len(new) == self.most_keys_per_claim:
+                after = new[-1]
+            elif is_second_lap:
+                return
+            else:
+                after, is_second_lap = "", True
+
+    def _ready_by_key(
+        self, connection: Connection, topic: str, rooms: Mapping[str, int], capacity: int
+    ) -> dict[str, list[Candidate]]:
+        """Return the next ready jobs of each key, read no further than needed to know the first ``capacity``."""
+        ready: dict[str, list[Candidate]] = {key: [] for key in rooms}
+        depth = math.ceil(capacity / max(1, len(rooms)))
+        hungry = list(rooms)
+        while hungry:
+            depths = {key: min(depth, rooms[key]) for key in hungry}
+            for key in hungry:
+                ready[key].clear()
+            for job_id, key, priority in self._ready_of_keys(connection, topic, depths):
+                ready[key].append(Candidate(job_id, key, priority))
+            hungry = [key for key in too_shallow(ready, rooms, capacity) if len(ready[key]) >= depth]
+            depth *= 4
+        return {key: jobs for key, jobs in ready.items() if jobs}
+
+    def _ready_of_keys(self, connection: Connection, topic: str, depths: Mapping[str, int]) -> list[Row]:
+        """Return id, key and priority of the first ready jobs of each key, as many as are asked for."""
+        batch: Batch = {"keys": list(depths), "rooms": list(depths.values())}
+        return self._change_on(connection, "ready_of_keys", batch, topic=topic)
 
     def _keys_after(self, connection: Connection, topic: str, after: str) -> list[str]:
         rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=self.most_keys_per_claim)
         return [row[0] for row in rows]
 
     def _save_buckets(self, connection: Connection, topic: str, room: Room) -> None:
-        for key, bucket in room.buckets.items():
-            if bucket.is_full:
-                self._run(connection, "drop_bucket", topic=topic, limit_key=key)
-            else:
-                self._run(connection, "save_bucket", topic=topic, limit_key=key, tokens=bucket.tokens)
+        """Write down the buckets that were drawn from; now and then remove those that are full again."""
+        if not room.drawn:
+            return
+        keys = sorted(room.drawn)
+        tokens = [room.buckets[key].tokens for key in keys]
+        self._change_on(connection, "save_buckets", {"keys": keys, "tokens": tokens}, topic=topic)
+        self._draws[topic] += len(keys)
+        if self._draws[topic] >= _DRAWS_PER_SWEEP and room.limits.rate_seconds_per_key is not None:
+            self._draws[topic] = 0
+            self._run(connection, "drop_full_buckets", topic=topic, seconds=room.limits.rate_seconds_per_key)
 
     def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
         jobs = [ClaimedJob._make(row) for row in rows]
@@ -254,12 +312,13 @@ class SqlJobStore(abc.ABC):
 
     def heartbeat(self, worker: WorkerId, claims: Sequence[Claim]) -> dict[Claim, str | None]:
         """Extend leases. Claims missing from the answer are lost; a value is why that job is to be cancelled."""
-        rows = self._change("heartbeat", _claims(claims), worker=worker)
+        rows = self._change("heartbeat", _claims(sorted(claims)), worker=worker)
         return {Claim(JobId(row[0]), Attempt(row[1])): row[2] for row in rows}
 
     def progress(self, worker: WorkerId, claim: Claim, progress: str | None) -> bool:
         """Extend one lease and say how far the work is; return whether it is still ours."""
-        return bool(self._change("progress", {**_claims([claim]), "progress": [progress]}, worker=worker))
+        told = None if progress is None else whole(progress)
+        return bool(self._change("progress", {**_claims([claim]), "progress": [told]}, worker=worker))
 
     # Reporting
 
@@ -267,7 +326,7 @@ class SqlJobStore(abc.ABC):
         """End jobs that succeeded; return the claims that were still good."""
         accepted: set[Claim] = set()
         for name, keeps_key in (("complete", False), ("complete_kept", True)):
-            batch = [report for report in reports if report.keeps_key is keeps_key]
+            batch = _by_id(report for report in reports if report.keeps_key is keeps_key)
             if batch:
                 rows = self._change(name, _successes(batch), worker=worker)
                 accepted |= _accepted(rows) if len(rows) < len(batch) else {report.claim for report in batch}
@@ -280,9 +339,10 @@ class SqlJobStore(abc.ABC):
 
     def fail(self, worker: WorkerId, reports: Sequence[Failure]) -> dict[Claim, JobStatus]:
         """End attempts that failed: retry, or dead letter. Return what became of the claims that were still good."""
+        reports = _by_id(reports)
         batch: Batch = {
             **_claims([report.claim for report in reports]),
-            "errors": [report.error for report in reports],
+            "errors": [whole(report.error) for report in reports],
             "retry_seconds": [_bounded(report.retry_seconds) for report in reports],
             "finals": [report.is_final for report in reports],
             "durations": [report.duration_ms for report in reports],
@@ -291,10 +351,11 @@ class SqlJobStore(abc.ABC):
 
     def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
         """Give jobs back without counting a failure; those that were cancelled meanwhile end."""
+        reports = _by_id(reports)
         batch: Batch = {
             **_claims([report.claim for report in reports]),
             "seconds": [_bounded(report.seconds) for report in reports],
-            "reasons": [report.reason for report in reports],
+            "reasons": [None if report.reason is None else whole(report.reason) for report in reports],
         }
         accepted = _accepted(self._change("put_back", batch, worker=worker))
         rest = [Stopped(report.claim, 0) for report in reports if report.claim not in accepted]
@@ -304,6 +365,7 @@ class SqlJobStore(abc.ABC):
         """End running jobs that were asked to stop and did; return the claims that were still good."""
         if not reports:
             return set()
+        reports = _by_id(reports)
         batch: Batch = {
             **_claims([report.claim for report in reports]),
             "durations": [item.duration_ms for item in reports],
@@ -326,7 +388,10 @@ class SqlJobStore(abc.ABC):
         return _decided(self._change("reap", {}, limit=limit))
 
     def prune(self, older_than_seconds: float, limit: int = 1000) -> int:
-        """Forget jobs that ended long ago; return how many. Dead ones stay as long as their dead letter is open."""
+        """Forget jobs that ended long ago; return how many.
+
+        Dead ones stay as long as their dead letter is open, done ones as long as they hold their unique key.
+        """
         return len(self._change("prune", {}, seconds=older_than_seconds, limit=limit))
 
     # By hand
@@ -334,7 +399,7 @@ class SqlJobStore(abc.ABC):
     def cancel(self, ids: Sequence[JobId], reason: str, connection: Connection | None = None) -> dict[JobId, JobStatus]:
         """Cancel waiting jobs, ask running ones to stop; return what was changed and its status now."""
         with self._writing(connection) as open_connection:
-            rows = self._change_on(open_connection, "cancel", {"ids": list(ids)}, reason=reason)
+            rows = self._change_on(open_connection, "cancel", {"ids": sorted(ids)}, reason=storable(reason))
             changed = {JobId(row[0]): JobStatus(row[1]) for row in rows}
             if JobStatus.RUNNING in changed.values():
                 self._announce(open_connection, [CANCELLED])
@@ -343,10 +408,10 @@ class SqlJobStore(abc.ABC):
     def retry(self, ids: Sequence[JobId], actor: str, connection: Connection | None = None) -> set[JobId]:
         """Let dead, cancelled or waiting jobs run now, and resolve their dead letters, in one transaction."""
         with self._writing(connection) as open_connection:
-            rows = self._change_on(open_connection, "retry", {"ids": list(ids)})
+            rows = self._change_on(open_connection, "retry", {"ids": sorted(ids)})
             if rows:
                 items = [item_id(row[0]) for row in rows]
-                self._change_on(open_connection, "resolve_retried", {"items": items}, actor=actor)
+                self._change_on(open_connection, "resolve_retried", {"items": items}, actor=storable(actor))
                 self._announce(open_connection, sorted({row[1] for row in rows}))
         return {JobId(row[0]) for row in rows}
 
@@ -479,6 +544,11 @@ def as_moment(value: Any) -> datetime:
     return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
+def _by_id(reports: Iterable[_Reported]) -> list[_Reported]:
+    """Return reports in the order of ids: all who change many jobs lock them in that order, so none waits in a ring."""
+    return sorted(reports, key=lambda report: report.claim)
+
+
 def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:
     return {"ids": [claim.id for claim in claims], "attempts": [claim.attempt for claim in claims]}
 
@@ -492,7 +562,7 @@ def _successes(reports: Sequence[Success]) -> dict[str, Sequence[object]]:
     return {
         **_claims([report.claim for report in reports]),
         "durations": [report.duration_ms for report in reports],
-        "outputs": [report.output for report in reports],
+        "outputs": [None if report.output is None else whole(report.output) for report in reports],
     }
 
 

@@ -28,6 +28,7 @@ class MysqlJobStore(PortableJobStore):
 
     dialect: ClassVar[str] = "mysql"
     transaction_setup: ClassVar[str | None] = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    most_pages_per_claim: ClassVar[int] = 5  # a page may take a statement for each of its keys
 
     def _execute(
         self, connection: Connection, sql: str, entries: Sequence[Entry], values: Mapping[str, object]

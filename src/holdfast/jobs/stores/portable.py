@@ -34,6 +34,8 @@ _FIELD_OF = {
     "reasons": "reason",
     "progress": "progress",
     "items": "item_id",
+    "keys": "limit_key",
+    "tokens": "tokens",
 }
 _CARRIED_ON = ("id", "attempt", "next_status", "delay_seconds", "error", "duration_ms")  # from the first statement
 _UNLOCKED = ("free_key", "note_keys")  # their first statement only looks, so another may come between
@@ -124,15 +126,14 @@ class PortableJobStore(SqlJobStore):
             for job in super()._claimed(rows)
         ]
 
-    def _ready_of_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int], capacity: int) -> list[Row]:
-        """Read a few keys at a time, each no further than it has room, until there is enough."""
+    def _ready_of_keys(self, connection: Connection, topic: str, depths: Mapping[str, int]) -> list[Row]:
+        """Return id, key and priority of the first ready jobs of each key; a few keys at a time."""
         picked: list[Row] = []
-        keys = list(rooms)
+        keys = list(depths)
         for start in range(0, len(keys), _KEYS_PER_READ):
-            if len(picked) < capacity:
-                some = {key: rooms[key] for key in keys[start : start + _KEYS_PER_READ]}
-                picked += self._read_keys(connection, topic, some)
-        return picked[:capacity]
+            some = {key: depths[key] for key in keys[start : start + _KEYS_PER_READ]}
+            picked += self._read_keys(connection, topic, some)
+        return picked
 
     def _read_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int]) -> list[Row]:
         [of_one_key] = script(self.dialect, "ready_of_keys")

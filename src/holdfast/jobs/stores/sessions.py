@@ -16,7 +16,13 @@ _BY_INDEX = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mer
 
 # A network that swallows everything gives no error: without these, a session would wait for an answer for ever.
 _NOTICES_SILENCE: dict[str, dict[str, object]] = {
-    "postgresql": {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000},
+    "postgresql": {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    },
     "mysql": {"connect_timeout": 10, "read_timeout": 30, "write_timeout": 30},
 }
 

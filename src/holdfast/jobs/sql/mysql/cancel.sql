@@ -7,6 +7,7 @@ FOR UPDATE;
 UPDATE {{asked.sql}}
 SET job.status = report.next_status,
     job.held_key = CASE WHEN report.next_status = 'running' THEN job.held_key END,
+    job.run_at = CASE WHEN report.next_status = 'running' THEN job.run_at ELSE :now END,
     job.cancel_reason = :reason;
 INSERT INTO holdfast_history
     (engine, instance_id, operation, status, duration_ms, input, error, created_at, correlation_id, item_id, attempt)

@@ -8,4 +8,5 @@ SELECT CONCAT('jobs:', job.topic), COALESCE(job.instance_id, 'publisher'), job.o
     CONCAT('job-', job.id), job.attempt
 FROM {{claims.sql}};
 UPDATE {{claims.sql}}
-SET job.status = 'cancelled', job.locked_by = NULL, job.lease_until = NULL, job.held_key = NULL
+SET job.status = 'cancelled', job.locked_by = NULL, job.lease_until = NULL, job.held_key = NULL,
+    job.run_at = :now

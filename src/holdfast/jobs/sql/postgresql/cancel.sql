@@ -3,6 +3,7 @@ WITH changed AS (
     UPDATE holdfast_jobs AS job
     SET status = CASE WHEN job.status = 'running' THEN 'running' ELSE 'cancelled' END,
         held_key = CASE WHEN job.status = 'running' THEN job.held_key END,
+        run_at = CASE WHEN job.status = 'running' THEN job.run_at ELSE :now END,
         cancel_reason = :reason
     FROM unnest(:ids::bigint[]) AS asked (id)
     WHERE job.id = asked.id AND job.status IN ('ready', 'scheduled', 'running')

@@ -1,5 +1,5 @@
--- Forget ended jobs that are older than :seconds, dead ones once no dead letter of theirs is open; the history has its own
--- retention. Rows: how many.
+-- Forget ended jobs: done ones when their window has passed, others that are older than :seconds, dead ones of these
+-- once no dead letter of theirs is open. The history has its own retention. Rows: how many.
 DELETE FROM holdfast_jobs
 WHERE id IN (
     SELECT id FROM holdfast_jobs AS job
@@ -7,8 +7,10 @@ WHERE id IN (
         AND NOT (status = 'dead' AND EXISTS (
             SELECT FROM holdfast_dead_letters AS letter
             WHERE letter.item_id = 'job-' || job.id AND letter.status = 'Pending'))
-        AND COALESCE(run_at, created_at) + COALESCE(unique_seconds, 0) * interval '1 second' < :now - :seconds * interval '1 second'
+        AND COALESCE(run_at, created_at)
+            + CASE WHEN status = 'done' THEN COALESCE(unique_seconds, 0) ELSE :seconds END * interval '1 second' < :now
     ORDER BY id
     LIMIT :limit
+    FOR UPDATE SKIP LOCKED
 )
 RETURNING id

@@ -1,3 +1,3 @@
--- What each rate bucket of a topic holds now, full ones left out. Rows: one per bucket.
+-- What rate buckets of a topic hold now, full ones left out. Rows: one per bucket.
 SELECT limit_key, tokens, extract(epoch FROM :now - refilled_at)::double precision FROM holdfast_rate_buckets
-WHERE topic = :topic
+WHERE topic = :topic AND limit_key = ANY (:keys::text[])

@@ -6,6 +6,7 @@ WHERE job.status IN ('ready', 'scheduled', 'running');
 UPDATE holdfast_jobs AS job
 SET status = report.next_status,
     held_key = CASE WHEN report.next_status = 'running' THEN job.held_key END,
+    run_at = CASE WHEN report.next_status = 'running' THEN job.run_at ELSE :now END,
     cancel_reason = :reason
 FROM {{batch.sql}} AS report
 WHERE job.id = report.id;

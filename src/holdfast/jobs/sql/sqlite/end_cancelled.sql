@@ -7,6 +7,6 @@ SELECT 'jobs:' || job.topic, COALESCE(job.instance_id, 'publisher'), job.operati
     :now, COALESCE(job.correlation_id, 'job-' || job.id), 'job-' || job.id, job.attempt
 {{claims.sql}};
 UPDATE holdfast_jobs AS job
-SET status = 'cancelled', locked_by = NULL, lease_until = NULL, held_key = NULL
+SET status = 'cancelled', locked_by = NULL, lease_until = NULL, held_key = NULL, run_at = :now
 FROM {{batch.sql}} AS report
 WHERE job.id = report.id AND job.attempt = report.attempt AND job.locked_by = :worker

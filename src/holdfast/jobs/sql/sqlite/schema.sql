@@ -44,7 +44,8 @@ CREATE INDEX IF NOT EXISTS holdfast_jobs_ready_by_key ON holdfast_jobs (topic, l
 CREATE INDEX IF NOT EXISTS holdfast_jobs_due ON holdfast_jobs (run_at) WHERE status = 'scheduled';
 CREATE INDEX IF NOT EXISTS holdfast_jobs_running ON holdfast_jobs (topic, limit_key) WHERE status = 'running';
 CREATE INDEX IF NOT EXISTS holdfast_jobs_lease ON holdfast_jobs (lease_until) WHERE status = 'running';
-CREATE INDEX IF NOT EXISTS holdfast_jobs_ended ON holdfast_jobs (id) WHERE status IN ('cancelled', 'done');
+CREATE INDEX IF NOT EXISTS holdfast_jobs_ended ON holdfast_jobs (id)
+    WHERE status IN ('dead', 'cancelled', 'done');
 CREATE UNIQUE INDEX IF NOT EXISTS holdfast_jobs_held ON holdfast_jobs (topic, held_key) WHERE held_key IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS holdfast_topics (
