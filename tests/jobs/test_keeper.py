@@ -123,7 +123,7 @@ def test_a_long_transaction_on_sqlite_is_warned_of(sqlite_url: str, caplog: pyte
         work = Work(queue)
         clock = SteppedClock()
         queue.add(lease_seconds=30)
-        transaction = JobTransaction(queue.engine, Running(queue.claim_one(), work.job(lambda: None), 0.0), clock)
+        transaction = JobTransaction(queue.engine, Running(queue.claim_one(), work.job(lambda: None), 0.0), clock, None)
         transaction.connection.execute(text("SELECT 1"))
         clock.advance(11)
         with caplog.at_level(logging.WARNING, "holdfast.jobs"):

@@ -23,9 +23,12 @@ QUICK = WorkerSettings(concurrency=4, beat_seconds=0.2, watchdog_seconds=0.2, po
 class Work:
     """Handlers and the worker that runs them."""
 
-    def __init__(self, queue: Queue, settings: WorkerSettings = QUICK) -> None:
+    def __init__(
+        self, queue: Queue, settings: WorkerSettings = QUICK, transaction_engine: Engine | None = None
+    ) -> None:
         self.queue = queue
         self.settings = settings
+        self.transaction_engine = transaction_engine
         self.definitions: list[JobDefinition] = []
         self.stop = threading.Event()
 
@@ -43,7 +46,12 @@ class Work:
         provider = EngineProvider()
         keeper = provider.create_isolated_engine(DbConfig(connection_url=_url(self.queue.engine)))
         worker = JobWorker(
-            self.queue.store, self.definitions, self.stop, keeper_store=job_store(keeper), settings=self.settings
+            self.queue.store,
+            self.definitions,
+            self.stop,
+            keeper_store=job_store(keeper),
+            transaction_engine=self.transaction_engine,
+            settings=self.settings,
         )
         finished: list[bool] = []
         thread = threading.Thread(target=lambda: finished.append(worker.run()), name="worker under test")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
-from ..core.errors import Ambiguous, ConfigurationError, InvalidTransition, LostLeaseError, PayloadError, Unavailable
+from ..core.errors import ConfigurationError, InvalidTransition, LostLeaseError, PayloadError
+from ..core.own_thread import on_own_thread
+from ..core.places import places_of
 from .context import JobContext
 from .correlation import current_correlation_id
 from .model import Failure, PutBack, Stopped, Success, WorkerId
@@ -20,14 +24,23 @@ from .reporter import Report
 from .running import Running
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
-from .transaction import JobTransaction
+from .texts import storable, whole
+from .transaction import CommitFailed, JobTransaction
 
 _log = logging.getLogger("holdfast.jobs")
-_MOST_ERROR_CHARACTERS = 20_000
+_MOST_RESULT_BYTES = 1024 * 1024
+
+
+class _UnreadableError(PayloadError):
+    """The payload of the job itself does not fit its handler."""
 
 
 class Execution:
-    """Runs attempts and says how they ended."""
+    """Runs attempts and says how they ended.
+
+    No more transactions are open at once than there are connections for them, on threads and on the event loop
+    together. Jobs that wait for one keep their leases.
+    """
 
     def __init__(
         self,
@@ -38,6 +51,8 @@ class Execution:
         clock: Clock,
         report: Callable[[Report], None],
         forget: Callable[[Running], None],
+        *,
+        most_result_bytes: int = _MOST_RESULT_BYTES,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -46,6 +61,8 @@ class Execution:
         self._clock = clock
         self._report = report
         self._forget = forget
+        self._most_result_bytes = most_result_bytes
+        self._places = None if transaction_engine is None else places_of(transaction_engine)
 
     def run(self, running: Running) -> None:
         """Call a ``def`` handler and report."""
@@ -87,9 +104,13 @@ class Execution:
 
     async def _off_loop(self, running: Running, end: Callable[[Running, Any], None], value: object) -> None:
         if running.transaction is None:
-            end(running, value)
-        else:
-            await asyncio.shield(asyncio.to_thread(end, running, value))
+            return end(running, value)
+        try:
+            ended = on_own_thread(partial(end, running, value))
+        except RuntimeError:  # no thread can be had
+            return end(running, value)
+        await asyncio.shield(ended)
+        return None
 
     def _context(self, running: Running) -> tuple[JobContext, ...]:
         return (JobContext(running, self._open, self._beat),) if running.handler.takes_context else ()
@@ -100,21 +121,28 @@ class Execution:
                 "context.transaction needs the queue's database, and a remote worker has no access to one. Deduplicate "
                 "effects by context.job_id, or run this job in a worker beside the database."
             )
-        return JobTransaction.of(self._transaction_engine, running, self._clock)
+        return JobTransaction.of(self._transaction_engine, running, self._clock, self._places)
 
     def _arguments(self, running: Running) -> dict[str, Any]:
-        return running.handler.codec.decode(running.job.payload)
+        try:
+            return running.handler.codec.decode(running.job.payload)
+        except PayloadError as error:
+            raise _UnreadableError(str(error)) from error
 
     def _beat(self, running: Running, progress: str | None) -> bool:
-        return self._store.progress(self._worker, running.claim, progress)
+        """Tell progress, unless the handler itself holds SQLite's write lock: nobody can take its lease meanwhile."""
+        return running.locked_since is not None or self._store.progress(self._worker, running.claim, progress)
 
     def _succeeded(self, running: Running, output: object) -> None:
-        keeps_key = running.job.unique_seconds is not None
-        report = Success(running.claim, self._duration_ms(running), _as_json(running, output), keeps_key)
-        if isinstance(running.transaction, JobTransaction) and running.transaction.is_used:
-            self._complete_together(running, running.transaction, report)
-        else:
-            self._end(running, report)
+        with self._never_lost(running):
+            keeps_key = running.job.unique_seconds is not None
+            result = _as_json(running, output, self._most_result_bytes)
+            report = Success(running.claim, self._duration_ms(running), result, keeps_key)
+            if isinstance(running.transaction, JobTransaction) and running.transaction.is_used:
+                self._complete_together(running, running.transaction, report)
+            else:
+                self._close(running)
+                self._end(running, report)
 
     def _complete_together(self, running: Running, transaction: JobTransaction, report: Success) -> None:
         running.is_reported = True
@@ -131,10 +159,23 @@ class Execution:
             self._forget(running)
 
     def _failed(self, running: Running, error: BaseException) -> None:
+        with self._never_lost(running):
+            self._close(running)
+            self._telemetry.raised(running, error)
+            self._end(running, ending(running, error, self._duration_ms(running)))
+
+    def _close(self, running: Running) -> None:
         if running.transaction is not None:
             running.transaction.close()
-        self._telemetry.raised(running, error)
-        self._end(running, ending(running, error, self._duration_ms(running)))
+
+    @contextmanager
+    def _never_lost(self, running: Running) -> Iterator[None]:
+        """Report a failure when ending an attempt fails itself: a job that nobody reports would be held for ever."""
+        try:
+            yield
+        except BaseException as error:
+            _log.exception("Job %d could not be ended as it should", running.job.id)
+            self._end(running, Failure(running.claim, self._duration_ms(running), storable(_told(error))))
 
     def _end(self, running: Running, report: Report) -> None:
         if running.is_taken:
@@ -163,7 +204,7 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
             return PutBack(claim, error.in_seconds, str(error))
         case Discard():
             return Failure(claim, duration_ms, str(error) or "discarded", is_final=True)
-        case PayloadError():
+        case _UnreadableError():
             return Failure(claim, duration_ms, str(error), is_final=True)
         case Retry():
             return Failure(claim, duration_ms, str(error), error.in_seconds)
@@ -171,8 +212,8 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
             return Stopped(claim, duration_ms)
         case asyncio.CancelledError() | LostLeaseError() if running.is_lost:
             return PutBack(claim)
-        case Unavailable() | Ambiguous():
-            return Failure(claim, duration_ms, f"The commit failed, and everything was undone: {error}")
+        case CommitFailed():
+            return Failure(claim, duration_ms, str(error))
     return Failure(claim, duration_ms, _told(error))
 
 
@@ -184,16 +225,22 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {told}"
 
 
-def storable(text: str) -> str:
-    """Return a text that every database takes: without NUL, without halves of surrogate pairs, and not endless."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:_MOST_ERROR_CHARACTERS]
-
-
-def _as_json(running: Running, output: object) -> str | None:
+def _as_json(running: Running, output: object, most_bytes: int) -> str | None:
+    """Return a result as it is kept, None when it cannot be: the job has succeeded all the same."""
     if output is None:
         return None
     try:
-        return json.dumps(output, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        _log.warning("The result of job %d is not JSON and was not kept: %s", running.job.id, error)
+        result = whole(json.dumps(output, ensure_ascii=False, allow_nan=False))
+        size = len(result.encode())
+    except Exception as error:  # objects of the user's own may fail in ways of their own
+        _log.warning("The result of job %d is not JSON and was not kept: %s", running.job.id, _told(error))
         return None
+    if size > most_bytes:
+        _log.warning(
+            "The result of job %d was not kept: it has %d bytes, and at most %d are. Return where it can be found.",
+            running.job.id,
+            size,
+            most_bytes,
+        )
+        return None
+    return result

@@ -12,8 +12,9 @@ import logging
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import Ambiguous, InvalidTransition, JobError
+from ..core.errors import Ambiguous, InvalidTransition, JobError, Unavailable
 from ..core.handler_transaction import HandlerTransaction
+from ..core.places import Places
 from .model import Success, WorkerId
 from .running import Running
 from .stores.protocol import WorkerStore
@@ -21,27 +22,42 @@ from .stores.protocol import WorkerStore
 _log = logging.getLogger("holdfast.jobs")
 
 
+class CommitFailed(JobError):  # noqa: N818 - it says what happened, and never leaves this package
+    """The database did not take the commit."""
+
+
 class JobTransaction(HandlerTransaction):
     """The transaction of one attempt."""
 
-    def __init__(self, engine: Engine, running: Running, clock: Clock) -> None:
-        super().__init__(engine, running.job.lease_seconds, self._protect_lease)
+    def __init__(self, engine: Engine, running: Running, clock: Clock, places: Places | None) -> None:
+        super().__init__(engine, running.job.lease_seconds, self._protect_lease, places)
         self._running = running
         self._clock = clock
 
     @classmethod
-    def of(cls, engine: Engine, running: Running, clock: Clock) -> JobTransaction:
+    def of(cls, engine: Engine, running: Running, clock: Clock, places: Places | None) -> JobTransaction:
         """Return the transaction of an attempt, made when it is first asked for."""
         if not isinstance(running.transaction, cls):
-            running.transaction = cls(engine, running, clock)
+            running.transaction = cls(engine, running, clock, places)
         return running.transaction
 
     def _connect(self) -> Connection:
         """Open it so that the completion sees beats that came meanwhile: newer MariaDB takes them for a conflict."""
+        if self._engine.dialect.name not in ("mysql", "mariadb"):
+            return super()._connect()
+        try:
+            return self._reading_committed()
+        except self._engine.dialect.loaded_dbapi.Error:  # a pooled connection was dead; nothing was sent on it
+            return self._reading_committed()
+
+    def _reading_committed(self) -> Connection:
         connection = super()._connect()
-        if self._engine.dialect.name in ("mysql", "mariadb"):
-            connection = connection.execution_options(isolation_level="READ COMMITTED")
-        return connection
+        try:
+            return connection.execution_options(isolation_level="READ COMMITTED")
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
 
     def _protect_lease(self, is_locked: bool) -> None:
         running = self._running
@@ -63,21 +79,21 @@ class JobTransaction(HandlerTransaction):
         Raises:
             InvalidTransition: the claim is stale; everything was rolled back.
             JobError: the handler ended the transaction itself.
-            Unavailable: the commit failed; everything was rolled back.
+            CommitFailed: the commit failed; everything was rolled back.
         """
         if not self.is_active:
             raise JobError(
                 "The handler ended context.transaction itself, so its writes and the completion could not commit "
                 "together. Leave commit and rollback to Holdfast: return to commit, raise to roll back."
             )
-        if not store.complete_on(self.connection, worker, report):
+        if not self.last_step(lambda connection: store.complete_on(connection, worker, report)):
             self.rollback()
             raise InvalidTransition(f"Job {self._running.job.id} is no longer this worker's. Its writes were undone.")
         try:
             self.commit()
-        except Ambiguous:
-            if not self._has_landed(store):
-                raise
+        except (Ambiguous, Unavailable) as error:
+            if not (isinstance(error, Ambiguous) and self._has_landed(store)):
+                raise CommitFailed(f"The commit failed, and everything was undone: {error}") from error
 
     def _has_landed(self, store: WorkerStore) -> bool:
         """Read the row to learn whether a COMMIT that was not answered took place."""
