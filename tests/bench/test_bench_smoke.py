@@ -26,9 +26,12 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "ratio Holdfast, reads after / azure-functions-db 0.8.3",
         "slowest / fastest place",
         "writes of the state: 1.00",
+        "processing against PgQueuer with 2 processes",
+        "claim with much behind a full key",
+        "last tenth against the first",
     ):
         assert line in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 4
+    assert len(json.loads(figures.read_text())["figures"]) == 7
 
 
 @pytest.mark.component("postgres18")

@@ -259,7 +259,7 @@ def test_a_result_that_is_too_large_is_not_kept(remote: Remote, caplog: pytest.L
         remote.until_empty()
     [entry] = remote.queue.history()
     assert (entry["status"], entry["output"]) == ("Succeeded", None)
-    assert "It was not kept" in caplog.text
+    assert "was not kept" in caplog.text
 
 
 def test_a_wrong_token_ends_the_worker_at_once(remote: Remote) -> None:
