@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -194,3 +195,25 @@ def test_a_job_for_later_waits_and_can_be_cancelled(hf: Holdfast) -> None:
     assert (result.status, result.error) == (JobStatus.CANCELLED, "cancelled: not needed")
     assert hf.jobs.retry(added.id) == {added.id}
     assert hf.jobs.result(added.id) is None
+
+
+def test_what_cannot_be_a_job_is_refused_with_the_way_to_write_it(hf: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match=r"Write @hf.job\(\) with parentheses"):
+        hf.job(lambda: None)  # type: ignore[arg-type] # that is the point
+    with pytest.raises(ConfigurationError, match="Only a job can be periodic"):
+        hf.periodic(print, "* * * * *")  # type: ignore[arg-type] # that is the point
+
+
+@pytest.mark.parametrize("job_id", ["7", None, 1.0, True])
+def test_an_id_that_is_no_number_is_refused(hf: Holdfast, job_id: Any) -> None:
+    hf.migrate()
+    for call in (hf.jobs.cancel, hf.jobs.retry, hf.jobs.get, hf.jobs.result):
+        with pytest.raises(ConfigurationError, match="whole number"):
+            call(job_id)
+
+
+def test_only_a_name_can_be_paused(hf: Holdfast) -> None:
+    hf.migrate()
+    with pytest.raises(ConfigurationError, match="it is empty"):
+        hf.jobs.pause("")
+    assert hf.jobs.store.topics() == []

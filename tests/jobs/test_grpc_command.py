@@ -75,7 +75,7 @@ def test_the_command_serves_until_it_is_told_to_stop(directory: Path, sqlite_url
         (["--tls-cert", "x"], "belong together"),
         (["--tls-client-ca", "x"], "needs TLS"),
         (["--token-file", "missing"], "cannot be read"),
-        (["--listen", "nowhere", "--insecure"], "cannot be listened on"),
+        (["--listen", "nowhere", "--insecure"], "is no address to listen on"),
     ],
 )
 def test_a_server_that_would_be_open_or_half_configured_does_not_start(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from holdfast.core.errors import JobError
+from holdfast.core.errors import Ambiguous, JobError
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.correlation import current_correlation_id
 from holdfast.jobs.definition import limits_of
@@ -18,7 +18,7 @@ from holdfast.jobs.model import JobId
 from holdfast.jobs.outcomes import Discard, Retry, Snooze
 from holdfast.jobs.worker import WorkerSettings
 from tests.components.processes import wait_until
-from tests.jobs.queues import ANNE, Queue
+from tests.jobs.queues import ANNE, Queue, open_queue
 from tests.jobs.workers import QUICK, Work
 
 
@@ -542,3 +542,50 @@ def test_many_long_errors_are_reported_in_parts(queue: Queue) -> None:
     with work.running():
         work.until_empty()
     assert len(queue.dead_letters()) == 300
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_jobs_can_be_enqueued_in_the_handlers_transaction(work: Work, is_async: bool) -> None:
+    ran: list[int] = []
+    child = work.job(lambda n: ran.append(n), topic="child")
+
+    def parent(context: JobContext) -> None:
+        child.enqueue(n=context.attempt, connection=context.transaction)
+        if context.attempt == 1:
+            raise ValueError("the first is undone")
+
+    async def parent_async(context: JobContext) -> None:
+        await context.transaction.run_sync(lambda c: child.enqueue(n=context.attempt, connection=c))
+        if context.attempt == 1:
+            raise ValueError("the first is undone")
+
+    work.job(parent_async if is_async else parent).enqueue()
+    with work.running():
+        work.until_empty()
+    assert ran == [2]
+
+
+def test_enqueueing_against_the_handlers_own_lock_is_refused_at_once(sqlite_url: str) -> None:
+    with open_queue(sqlite_url) as queue:
+        work = Work(queue)
+        child = work.job(lambda: None, topic="child")
+
+        def parent(context: JobContext) -> None:
+            context.transaction.execute(text("SELECT 1"))
+            child.enqueue()
+
+        work.job(parent, max_attempts=1).enqueue()
+        with work.running():
+            work.until_empty()
+        assert "holds SQLite's write lock" in queue.dead_letters()[0]["error_message"]
+
+
+def test_progress_that_cannot_be_told_costs_no_attempt(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bool:
+        raise Ambiguous("the connection broke")
+
+    monkeypatch.setattr(type(work.queue.store), "progress", refuse)
+    work.job(lambda context: context.heartbeat(progress=1), max_attempts=1).enqueue()
+    with work.running():
+        work.until_empty()
+    assert [entry["status"] for entry in work.queue.history()] == ["Succeeded"]

@@ -180,7 +180,8 @@ def resume(topic: _TopicArgument, app: AppOption = None, as_json: JsonOption = F
 
 
 def _set_paused(hf: Holdfast, topic: str, is_paused: bool, as_json: bool) -> None:
-    changed = pause_topic(job_store(hf.engine), topic, is_paused, present_user())
+    declared = {item.topic for item in hf.jobs.definitions}
+    changed = pause_topic(job_store(hf.engine), topic, is_paused, present_user(), declared)
     if as_json:
         print_json({"topic": topic, "paused": is_paused, "changed": changed})
     else:

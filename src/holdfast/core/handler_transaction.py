@@ -84,9 +84,13 @@ class HandlerTransaction:
 
     def step(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the connection. If the work has ended meanwhile, it is left to this thread to let go."""
+        return self.lend(lambda connection: getattr(connection, name)(*args, **kwargs), (), {})
+
+    def lend(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function with the connection, under the same rule."""
         with self._in_use:
             try:
-                return getattr(self.connection, name)(*args, **kwargs)
+                return function(self.connection, *args, **kwargs)
             finally:
                 if self._has_ended:
                     self._let_go()
@@ -234,6 +238,12 @@ class AsyncTransaction:
     def __init__(self, transaction: HandlerTransaction) -> None:
         self._transaction = transaction
         self._turn = asyncio.Lock()
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function with the connection itself, for what needs one: enqueueing a job in this transaction, say."""
+        async with self._turn:
+            thread = await self._transaction.thread()
+            return await on_thread(thread, partial(self._transaction.lend, function, args, kwargs))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ store's own retry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import insert
@@ -108,14 +108,14 @@ def retry_letters(store: SqlJobStore, wanted: LetterFilter, actor: str) -> Itera
             return
 
 
-def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str) -> bool:
-    """Pause or resume a topic; return whether that changed anything.
+def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str, declared: Collection[str] = ()) -> bool:
+    """Pause or resume a topic; return whether that changed anything. ``declared`` are topics of the application's.
 
     Raises:
         ConfigurationError: nobody knows that topic.
     """
     paused = {known.name: known.is_paused for known in store.topics()}
-    names = sorted({*paused, *(item.topic for item in store.stats())})
+    names = sorted({*paused, *declared, *(item.topic for item in store.stats())})
     if topic not in names:
         raise ConfigurationError(
             f"There is no topic named '{topic}': it has no jobs and was never declared. Known here: "

@@ -9,7 +9,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from ..core.errors import LostLeaseError
+from ..core.errors import Ambiguous, LostLeaseError, Unavailable
 from ..core.handler_transaction import AsyncTransaction
 from ..core.own_thread import on_own_thread
 from ..core.types import JsonValue
@@ -127,7 +127,8 @@ class JobContext:
         """Extend the lease now and say how far the work is; ``holdfast jobs show`` displays it.
 
         Beats are sent anyway while the handler runs: this is for telling progress. In ``async def`` handlers it is
-        awaited. On SQLite nothing is told while ``context.transaction`` is open: it holds the write lock.
+        awaited. Nothing is told while the database does not answer, nor on SQLite while ``context.transaction`` is
+        open: it holds the write lock.
 
         Raises:
             LostLeaseError: the lease is lost.
@@ -142,7 +143,11 @@ class JobContext:
         await on_own_thread(partial(self._tell, progress))
 
     def _tell(self, progress: str) -> None:
-        if not self._beat(self._running, progress):
+        try:
+            is_held = self._beat(self._running, progress)
+        except (Unavailable, Ambiguous):  # telling progress is worth no attempt; the worker's own beats go on
+            is_held = True
+        if not is_held:
             self._running.lose(is_certain=True)
         self.raise_if_stopped()
 

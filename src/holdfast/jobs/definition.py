@@ -18,6 +18,7 @@ from ..core.errors import ConfigurationError, PayloadError
 from .correlation import current_correlation_id
 from .model import Enqueued, NewJob
 from .payload import MAX_PAYLOAD_BYTES, PayloadCodec
+from .running import current_running
 from .settings import (
     JobSettings,
     checked_key,
@@ -293,6 +294,7 @@ def _checked_mapping(arguments: Arguments) -> Arguments:
 def _joined(connection: object, store: SqlJobStore) -> Connection | None:
     """Return the connection of the caller's transaction, None when there is none."""
     if connection is None:
+        _refuse_own_lock()
         return None
     orm = sys.modules.get("sqlalchemy.orm")  # nobody has a session of a module that was never imported
     if orm is not None and isinstance(connection, (orm.Session, orm.scoped_session)):
@@ -300,7 +302,7 @@ def _joined(connection: object, store: SqlJobStore) -> Connection | None:
     if not isinstance(connection, Connection):
         raise ConfigurationError(
             f"connection must be a SQLAlchemy Connection, Session or scoped_session, not {type(connection).__name__}. "
-            "Inside an async session or connection, enqueue through its run_sync."
+            "Inside an async session, connection or context.transaction, enqueue through its run_sync."
         )
     ours = store.engine.dialect
     if connection.dialect.driver != ours.driver:
@@ -309,6 +311,16 @@ def _joined(connection: object, store: SqlJobStore) -> Connection | None:
             "Pass a connection to the queue's database made with that driver."
         )
     return connection
+
+
+def _refuse_own_lock() -> None:
+    """Refuse at once what would wait for SQLite's write lock, which the job's own transaction holds."""
+    running = current_running.get()
+    if running is not None and running.locked_since is not None:
+        raise ConfigurationError(
+            "This handler's context.transaction holds SQLite's write lock, so a job cannot be enqueued beside it. Pass "
+            "connection=context.transaction (in async def: await context.transaction.run_sync(…)), or enqueue first."
+        )
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -21,7 +21,7 @@ from .correlation import current_correlation_id
 from .model import Failure, PutBack, Stopped, Success, WorkerId
 from .outcomes import Discard, JobCancelled, Retry, Snooze
 from .reporter import Report
-from .running import Running
+from .running import Running, current_running
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 from .texts import storable, whole
@@ -70,6 +70,7 @@ class Execution:
         if self._was_stopped(running):
             return
         token = current_correlation_id.set(running.job.correlation_id)
+        current_running.set(running)
         try:
             output = running.handler.function(*self._context(running), **self._arguments(running))
         except BaseException as error:  # sys.exit() in a handler is a failure like any other
@@ -78,6 +79,7 @@ class Execution:
             self._succeeded(running, output)
         finally:
             current_correlation_id.reset(token)
+            current_running.set(None)
 
     async def run_async(self, running: Running) -> None:
         """Call an ``async def`` handler and report. Its transaction ends on a thread: the loop is never blocked."""
@@ -85,6 +87,7 @@ class Execution:
         if self._was_stopped(running):
             return
         current_correlation_id.set(running.job.correlation_id)
+        current_running.set(running)
         try:
             output = await running.handler.function(*self._context(running), **self._arguments(running))
         except BaseException as error:

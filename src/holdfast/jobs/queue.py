@@ -22,7 +22,7 @@ from .definition import BoundJob, JobDefinition
 from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
 from .payload import MAX_PAYLOAD_BYTES
 from .periodic import Periodic, PeriodicEnqueuer
-from .settings import JobSettings, Rate, limits_of
+from .settings import JobSettings, Rate, checked_topic, limits_of
 from .stores.base import SqlJobStore
 from .stores.choose import job_store
 from .stores.sessions import noticing_silence, prepare_engine
@@ -119,6 +119,8 @@ class Jobs:
         Raises:
             ConfigurationError: the declaration is wrong.
         """
+        if callable(topic):
+            raise ConfigurationError("Write @hf.job() with parentheses, or @hf.job(topic=…).")
         limits = limits_of(
             concurrency=concurrency, concurrency_per_key=concurrency_per_key, rate=rate, rate_per_key=rate_per_key
         )
@@ -164,6 +166,8 @@ class Jobs:
             PayloadError: the arguments do not fit the handler.
         """
         definition = job.definition if isinstance(job, BoundJob) else job
+        if not isinstance(definition, JobDefinition):
+            raise ConfigurationError(f"Only a job can be periodic, and {job!r} is none. Decorate it with @hf.job().")
         periodic = Periodic(name or definition.operation, cron, timezone, job, arguments or {})
         if periodic.name in self._periodics:
             raise ConfigurationError(
@@ -244,19 +248,19 @@ class Jobs:
 
     def cancel(self, *ids: int, reason: str = "cancelled by the application") -> dict[JobId, JobStatus]:
         """Cancel waiting jobs, ask running ones to stop; return what was changed and its status now."""
-        return self.store.cancel([JobId(number) for number in ids], reason)
+        return self.store.cancel([_checked_id(number) for number in ids], reason)
 
     def retry(self, *ids: int, actor: str = "application") -> set[JobId]:
         """Let dead, cancelled or waiting jobs run now, and resolve their dead letters."""
-        return self.store.retry([JobId(number) for number in ids], actor)
+        return self.store.retry([_checked_id(number) for number in ids], actor)
 
     def get(self, job_id: int) -> JobView | None:
         """Return a job that has not ended, or ended dead or cancelled. What succeeded is in the history."""
-        return self.store.get(JobId(job_id))
+        return self.store.get(_checked_id(job_id))
 
     def result(self, job_id: int) -> JobResult | None:
         """Return how a job ended, None while it has not. A dead or cancelled one may still be put back by hand."""
-        entries = History(self.store.engine).of_item(item_id(JobId(job_id)))
+        entries = History(self.store.engine).of_item(item_id(_checked_id(job_id)))
         for entry in reversed(entries):
             if entry.status is HistoryStatus.SUCCEEDED:
                 return JobResult(JobStatus.DONE, None if entry.output is None else json.loads(entry.output), None)
@@ -267,12 +271,18 @@ class Jobs:
 
     def pause(self, topic: str) -> None:
         """Let nothing of a topic be claimed; what runs goes on."""
-        self.store.pause(topic, True)
+        self.store.pause(checked_topic("Topic", topic), True)
 
     def resume(self, topic: str) -> None:
         """Undo ``pause``."""
-        self.store.pause(topic, False)
+        self.store.pause(checked_topic("Topic", topic), False)
 
     def stats(self) -> list[TopicStats]:
         """Return how many jobs of each topic are in each status."""
         return self.store.stats()
+
+
+def _checked_id(job_id: object) -> JobId:
+    if type(job_id) is not int:
+        raise ConfigurationError(f"A job's id is a whole number, as in enqueue(…).id, not {job_id!r}.")
+    return JobId(job_id)

@@ -41,9 +41,9 @@ class ThreadRunner:
         self.wake()
 
     @property
-    def waiting(self) -> int:
-        """Return how many jobs wait for a thread."""
-        return len(self._line)
+    def waiting_since(self) -> float | None:
+        """Return when the first in line was claimed, None when nobody waits for a thread."""
+        return _claimed_at(self._line)
 
     def wake(self) -> None:
         """Wake as many threads as the line needs."""
@@ -123,9 +123,9 @@ class LoopRunner:
         return waiting
 
     @property
-    def waiting(self) -> int:
-        """Return how many jobs wait for a place on the loop."""
-        return len(self._waiting)
+    def waiting_since(self) -> float | None:
+        """Return when the first in line was claimed, None when nobody waits for a place on the loop."""
+        return _claimed_at(self._waiting)
 
     def stop(self) -> None:
         """End the loop; what still runs on it is cancelled."""
@@ -167,3 +167,10 @@ class LoopRunner:
         self._tasks.discard(task)
         if self._waiting:
             self._begin()
+
+
+def _claimed_at(line: deque[Running]) -> float | None:
+    try:
+        return line[0].started_at
+    except IndexError:
+        return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from ..core.handler_transaction import HandlerTransaction
 from .model import Claim, ClaimedJob
 
 _events_lock = threading.Lock()
+current_running: ContextVar[Running | None] = ContextVar("holdfast_running_job", default=None)
 
 
 class Decoder(Protocol):

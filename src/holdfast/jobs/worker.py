@@ -30,7 +30,7 @@ _LEAST_POLL_SECONDS = 0.02
 _LINE_SECONDS = 0.01
 _LOOK_AROUND_SECONDS = 0.2
 _REPORT_SECONDS = 5.0
-_STANDING_SECONDS = 0.5
+_WAITING_SECONDS = 0.5
 _TOPICS_SECONDS = 1.0
 _UNKNOWN_HANDLER_SECONDS = 30.0
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
@@ -114,7 +114,6 @@ class JobWorker:
         )
         self._listener = self._listening()
         self._chores = Chores(chores, self._telemetry, self._clock)
-        self._line = _Line()
         self._turn = 0
         self._pace = _Pace(self._settings.concurrency, self._settings.ahead)
         self._promote_at = 0.0
@@ -163,7 +162,7 @@ class JobWorker:
             if not claimed:
                 self._clock.wait(self._wake, self._rest(idle))
                 self._threads.wake()
-            self._give_back_what_stands()
+            self._give_back_what_waits()
 
     def _claim(self) -> int:
         """Claim what there is room for and start it, then look what is due; return how many jobs there were."""
@@ -195,7 +194,7 @@ class JobWorker:
 
     def _rest(self, idle: int) -> float:
         """Return how long to wait for a wake-up: longer the longer there was nothing, never past what is due."""
-        if self._threads.waiting or self._loop.waiting:
+        if self._waiting_since() is not None:
             return _LINE_SECONDS
         if self._pace.capacity() <= len(self._in_flight):
             return self._settings.poll_seconds
@@ -261,9 +260,15 @@ class JobWorker:
         for claim in claims:
             self._reporter.put(PutBack(claim))
 
-    def _give_back_what_stands(self) -> None:
+    def _waiting_since(self) -> float | None:
+        """Return when the job was claimed that has waited longest for its turn."""
+        found = [since for since in (self._threads.waiting_since, self._loop.waiting_since) if since is not None]
+        return min(found, default=None)
+
+    def _give_back_what_waits(self) -> None:
         """Leave jobs that were claimed ahead to others when those before them take long."""
-        if self._line.has_stood(self._threads.waiting + self._loop.waiting, self._clock.monotonic()):
+        since = self._waiting_since()
+        if since is not None and self._clock.monotonic() - since > _WAITING_SECONDS:
             self._pace.slow_down()
             taken = [*self._threads.take_back(), *self._loop.take_back()]
             self._give_back([running.claim for running in taken])
@@ -306,20 +311,6 @@ class JobWorker:
         self._threads.stop()
         self._loop.stop()
         return has_reported and not left
-
-
-class _Line:
-    """Whether jobs claimed ahead are getting anywhere."""
-
-    def __init__(self) -> None:
-        self._waiting = 0
-        self._since = 0.0
-
-    def has_stood(self, waiting: int, now: float) -> bool:
-        """Return whether the line has not moved for a while; then it starts anew."""
-        if waiting == 0 or waiting != self._waiting:
-            self._waiting, self._since = waiting, now
-        return bool(waiting) and now - self._since > _STANDING_SECONDS
 
 
 class _Pace:

@@ -19,6 +19,8 @@ from ...core.errors import ConfigurationError
 _HASH = re.compile(r"[0-9a-f]{64}")
 _BEARER = "bearer "
 
+_LARGEST_PORT = 65_535
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
@@ -125,6 +127,7 @@ def check_listening(address: str, *, has_tls: bool, has_tokens: bool, is_insecur
     Raises:
         ConfigurationError: one of them is missing.
     """
+    _check_address(address)
     if is_insecure or is_loopback(address) or (has_tls and has_tokens):
         return
     missing = [word for word, is_there in (("TLS", has_tls), ("a token file", has_tokens)) if not is_there]
@@ -132,6 +135,15 @@ def check_listening(address: str, *, has_tls: bool, has_tokens: bool, is_insecur
     raise ConfigurationError(
         f"{address} can be reached from other machines, and {without}: anyone could read, run and add jobs. "
         "Give --tls-cert, --tls-key and --token-file, listen on 127.0.0.1, or insist with --insecure."
+    )
+
+
+def _check_address(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if address.startswith("unix:") or (host and colon and port.isdecimal() and int(port) <= _LARGEST_PORT):
+        return
+    raise ConfigurationError(
+        f"'{address}' is no address to listen on. Give HOST:PORT with a port up to {_LARGEST_PORT}."
     )
 
 
