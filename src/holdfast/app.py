@@ -18,27 +18,37 @@ from .core.driver_errors import connection_error
 from .core.engine import EngineProvider, always_autocommit
 from .core.errors import ConfigurationError
 from .core.migrations import Migration, difference, migrate
+from .core.named_sql import family
 from .core.names import checked_name, default_app_name
 from .core.normalizer import EventNormalizer
 from .core.retry import RetryPolicy
 from .core.signals import StopSignals
 from .core.telemetry import MetricsCollector
+from .jobs.by_hand import JobHome
 from .jobs.queue import Jobs
 from .jobs.schema import MIGRATIONS as JOB_MIGRATIONS
+from .jobs.stores.choose import job_store
 from .jobs.worker import JobWorker, WorkerSettings
+from .outbox.append import Outbox
+from .outbox.letters import ProcessorHome
+from .outbox.processors import Processors
+from .outbox.schema import MIGRATIONS as OUTBOX_MIGRATIONS
+from .records.putting_back import PuttingBack
 from .records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from .state.documents import DocumentStore
 from .state.heartbeat import checked_interval
+from .state.lease_worker import LeasedWork, LeaseWorker
 from .state.schema import MIGRATIONS as STATE_MIGRATIONS
 from .state.store import SourceChange, StateStore
 from .state.stores.sql import SqlDocumentStore
 from .trigger.runner import PollRunner
 from .trigger.sources.inspection import primary_key
+from .trigger.sources.outbox import OutboxSource, check_strategy
+from .trigger.sources.outbox_columns import OutboxDefinition
 from .trigger.sources.protocol import SimpleSource, SourceAdapter
 from .trigger.sources.sqlalchemy import SqlAlchemySource
-from .trigger.worker import TriggerWorker, WorkerTrigger
 
-MIGRATIONS = (*STATE_MIGRATIONS, *RECORD_MIGRATIONS, *JOB_MIGRATIONS)
+MIGRATIONS = (*STATE_MIGRATIONS, *RECORD_MIGRATIONS, *JOB_MIGRATIONS, *OUTBOX_MIGRATIONS)
 _HAS_JOBS = ("postgresql", "mysql", "mariadb", "sqlite")
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 _STATE_POOL_SIZE = 4
@@ -73,6 +83,8 @@ class Holdfast:
         state: where checkpoints and leases are kept, when not in the same database.
         engine_provider: shares connection pools with other code.
         metrics: where metrics go.
+        outbox_retention: delete messages of the outbox that are older and that every processor has passed; left out,
+            they are kept, so that a processor can be rebuilt from the beginning.
 
     Nothing connects until something runs.
     """
@@ -87,6 +99,7 @@ class Holdfast:
         engine_provider: EngineProvider | None = None,
         metrics: MetricsCollector | None = None,
         skew_margin_seconds: float | None = None,
+        outbox_retention: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = _config_from(url, db_config)
@@ -102,6 +115,17 @@ class Holdfast:
         self.jobs = Jobs(self._provider, self._config, lambda: self.engine, clock=self._clock, metrics=metrics)
         self.job = self.jobs.job
         self.periodic = self.jobs.periodic
+        self.outbox = Outbox(lambda: family(self.engine.dialect.name))
+        self.processors = Processors(
+            self._provider,
+            self._config,
+            lambda: self.state.documents,
+            clock=self._clock,
+            metrics=metrics,
+            retention=outbox_retention,
+        )
+        self.processor = self.processors.processor
+        self.relay = self.processors.relay
 
     def __repr__(self) -> str:
         return f"Holdfast({safe_url(self._config.connection_url)!r}, app_name={self.app_name!r})"
@@ -154,6 +178,13 @@ class Holdfast:
         lookback_limit: int = 5000,
         created_column: str | None = None,
         deleted_column: str | None = None,
+        strategy: str = "cursor",
+        position: str | None = None,
+        transaction: str | None = None,
+        message_id: str | None = None,
+        message_type: str | None = None,
+        data: str | None = None,
+        types: Sequence[str] | None = None,
         batch_size: int = 100,
         max_batches_per_tick: int = 10,
         lease_seconds: float = 30,
@@ -168,6 +199,10 @@ class Holdfast:
         The function gets the events, or the events and a ``PollContext``. ``key`` defaults to the table's primary key,
         ``name`` to the table's name: the name is what the checkpoint is kept under, so it should not change. ``url``
         polls another database than the application's; ``source`` takes a source of your own.
+
+        ``strategy="outbox"`` reads a table of messages, and takes the names of its columns instead of ``cursor`` and
+        ``key``: ``position``, ``transaction`` (``transaction_id``), ``message_id``, ``message_type`` and ``data`` are
+        used under these names where the table has them. ``types`` delivers only messages of these types.
 
         Raises:
             ConfigurationError: the declaration is wrong. What only the database can tell comes up when it runs.
@@ -185,13 +220,45 @@ class Holdfast:
             positive={"lease_seconds": lease_seconds, "poll_seconds": poll_seconds, "lookback": lookback},
         )
         checked_interval(heartbeat_seconds, lease_seconds)
-        if source is None and cursor is None:
+        outbox = OutboxDefinition(position, transaction, message_id, message_type, data, types)
+        check_strategy(
+            poller_name,
+            strategy,
+            outbox,
+            {
+                "table": table,
+                "cursor": cursor,
+                "key": key,
+                "query": query,
+                "source": source,
+                "created_column": created_column,
+                "deleted_column": deleted_column,
+                "horizon": horizon,
+                "lookback": lookback,
+            },
+        )
+        if strategy == "cursor" and source is None and cursor is None:
             raise ConfigurationError(
                 f"Trigger '{poller_name}' needs cursor=…: the column that grows with every change."
             )
 
         def make_source() -> SourceAdapter | SimpleSource:
             config = self._config if url is None else resolve_db_config(url=url, db_config=None)
+            if strategy == "outbox":
+                return OutboxSource(
+                    outbox,
+                    table=table or "",
+                    schema=schema,
+                    db_config=config,
+                    engine_provider=self._provider,
+                    where=where,
+                    parameters=parameters,
+                    horizon=horizon,
+                    horizon_margin_seconds=horizon_margin_seconds,
+                    lookback=lookback,
+                    lookback_limit=lookback_limit,
+                    clock=self._clock,
+                )
             return SqlAlchemySource(
                 db_config=config,
                 table=table,
@@ -271,6 +338,13 @@ class Holdfast:
             **registered.settings,
         )
 
+    @property
+    def putting_back(self) -> PuttingBack:
+        """Return what puts dead letters back where they came from."""
+        return PuttingBack(
+            self.engine, {"jobs:": JobHome(job_store(self.engine)), "processor:": ProcessorHome(self.engine)}
+        )
+
     def migrate(self) -> list[str]:
         """Create or upgrade Holdfast's tables; return what was applied. Safe to call at every start."""
         return migrate(self.engine, self._migrations())
@@ -278,8 +352,16 @@ class Holdfast:
     def _migrations(self) -> tuple[Migration, ...]:
         """Return the migrations of what is kept in the application's database."""
         state = STATE_MIGRATIONS if self._documents is None else ()
-        has_queue = self.engine.dialect.name in _HAS_JOBS and (state or self.jobs.definitions)
-        return (*state, *RECORD_MIGRATIONS, *JOB_MIGRATIONS) if has_queue else state
+        if self.engine.dialect.name not in _HAS_JOBS:
+            return state
+        has_queue = bool(state or self.jobs.definitions)
+        has_outbox = bool(state or self.processors.declared)
+        return (
+            *state,
+            *(RECORD_MIGRATIONS if has_queue or has_outbox else ()),
+            *(JOB_MIGRATIONS if has_queue else ()),
+            *(OUTBOX_MIGRATIONS if has_outbox else ()),
+        )
 
     def pending_migrations(self) -> list[str]:
         """Return the migrations that were not applied yet.
@@ -309,9 +391,10 @@ class Holdfast:
         Raises:
             DbError: the first thing that is wrong; the message says what to do.
         """
-        if not self._triggers and not self.jobs.definitions:
+        if not self._triggers and not self.jobs.definitions and not self.processors.declared:
             raise ConfigurationError(
-                "Nothing is declared to run. Decorate a function with @hf.trigger(…) or @hf.job(…) first."
+                "Nothing is declared to run. Decorate a function with @hf.trigger(…), @hf.job(…) or @hf.processor(…) "
+                "first."
             )
         missing = self.pending_migrations()
         if missing:
@@ -323,6 +406,7 @@ class Holdfast:
             source = self.runner(name).source
             source.validate()
             self.state.check(name, source.source_descriptor, registered.settings["on_source_change"])
+        self.processors.register()
 
     def run(
         self,
@@ -354,29 +438,23 @@ class Holdfast:
         self, settings: WorkerSettings, topics: Collection[str] | None, on_started: Callable[[], None] | None
     ) -> bool:
         self.validate()
-        workers: list[TriggerWorker | JobWorker] = []
-        if self._triggers:
-            workers.append(self._trigger_worker(settings.drain_seconds))
+        workers: list[LeaseWorker | JobWorker] = []
+        works = [LeasedWork(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()]
+        works += self.processors.works()
+        if works:
+            workers.append(LeaseWorker(works, self._stop, clock=self._clock, drain_seconds=settings.drain_seconds))
         if self.jobs.definitions:
             workers.append(self.jobs.worker(self._stop, settings, topics))
         if on_started is not None:
             on_started()
         return _run_side_by_side(workers)
 
-    def _trigger_worker(self, drain_seconds: float) -> TriggerWorker:
-        return TriggerWorker(
-            [WorkerTrigger(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()],
-            self._stop,
-            clock=self._clock,
-            drain_seconds=drain_seconds,
-        )
-
     def stop(self) -> None:
         """Make ``run`` drain and return."""
         self._stop.set()
 
 
-def _run_side_by_side(workers: Sequence[TriggerWorker | JobWorker]) -> bool:
+def _run_side_by_side(workers: Sequence[LeaseWorker | JobWorker]) -> bool:
     """Run the first worker here and the others on threads; return whether all of them finished in time."""
     first, *others = workers
     finished: list[bool] = []

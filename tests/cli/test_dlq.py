@@ -78,7 +78,7 @@ def test_retry_one_whose_key_is_taken(desk: Desk) -> None:
 
 def test_retry_one_of_another_engine(desk: Desk) -> None:
     letter = add_letter(desk.hf.engine)
-    desk.refused(2, "only jobs can be put back", "dlq resolve", arguments=("dlq", "retry", "hmac", letter.row_key))
+    desk.refused(2, "nothing here knows where it came from", "dlq resolve", arguments=("dlq", "retry", "hmac", letter.row_key))
 
 
 def test_retry_by_filter_says_how_many_and_asks_for_the_engine(desk: Desk) -> None:
@@ -112,7 +112,7 @@ def test_retry_by_filter_tells_what_stays(desk: Desk) -> None:
     desk.refused(
         3,
         "1 dead letter not put back",
-        "only jobs can be put back",
+        "nothing here knows where it came from",
         arguments=("dlq", "retry", "--from", "2020-01-01", "-y"),
     )
     assert desk.queue.status(job_id) == "ready"

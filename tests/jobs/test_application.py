@@ -50,7 +50,7 @@ def test_a_job_is_declared_enqueued_run_and_its_result_read(hf: Holdfast) -> Non
     def refuse() -> None:
         raise Discard("never")
 
-    assert hf.migrate() == ["0001 state documents", "0002 records", "0003 jobs"]
+    assert hf.migrate() == ["0001 state documents", "0002 records", "0003 jobs", "0004 outbox"]
     added, refused = add.enqueue(a=2, b=3), refuse.enqueue()
     assert hf.jobs.result(added.id) is None
     with running(hf):

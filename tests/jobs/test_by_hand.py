@@ -15,6 +15,7 @@ from holdfast.jobs.model import Failure, JobId, JobStatus, NewJob, Success
 from holdfast.records import audit
 from holdfast.records.database import changing
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
+from holdfast.records.putting_back import PuttingBack
 from tests.jobs.queues import ANNE, Queue
 from tests.records.samples import add_letter, days_ago
 
@@ -29,6 +30,10 @@ def bury(queue: Queue, error: str = "boom", **options: Any) -> JobId:
 
 def letter_of(queue: Queue, job_id: JobId) -> DeadLetter:
     return DeadLetters(queue.engine).of_item(f"job-{job_id}")[-1]
+
+
+def retrying(queue: Queue) -> PuttingBack:
+    return PuttingBack(queue.engine, {"jobs:": by_hand.JobHome(queue.store)})
 
 
 def forget(queue: Queue, *tables: str) -> None:
@@ -97,7 +102,7 @@ class TestRetryingOneLetter:
     def test_the_same_job_runs_again_and_counts_on(self, queue: Queue) -> None:
         dead = bury(queue, payload='{"n": 1}')
         letter = letter_of(queue, dead)
-        by_hand.retry_letter(queue.store, letter, "eve")
+        retrying(queue).retry(letter, "eve")
         job = queue.claim_one()
         assert (job.id, job.attempt, job.payload) == (dead, 2, '{"n": 1}')
         after = letter_of(queue, dead)
@@ -111,10 +116,10 @@ class TestRetryingOneLetter:
 
     def test_a_job_that_is_gone_is_put_back_with_its_attempts(self, queue: Queue) -> None:
         dead = bury(queue, payload='{"n": 1}', correlation_id="order-7", instance_id="inst-1")
-        by_hand.retry_letter(queue.store, letter_of(queue, dead), "eve")
+        retrying(queue).retry(letter_of(queue, dead), "eve")
         queue.store.fail(ANNE, [Failure(queue.claim_one().claim, 5, "again")])
         forget(queue, "holdfast_jobs")
-        by_hand.retry_letter(queue.store, letter_of(queue, dead), "eve")
+        retrying(queue).retry(letter_of(queue, dead), "eve")
         job = queue.claim_one()
         assert (job.id, job.attempt, job.failures, job.topic, job.operation) == (dead, 3, 0, "email", "send")
         assert (job.payload, job.correlation_id, job.instance_id) == ('{"n": 1}', "order-7", "inst-1")
@@ -123,9 +128,9 @@ class TestRetryingOneLetter:
 
     def test_who_comes_second_is_told(self, queue: Queue) -> None:
         letter = letter_of(queue, bury(queue))
-        by_hand.retry_letter(queue.store, letter, "eve")
+        retrying(queue).retry(letter, "eve")
         with pytest.raises(Conflict, match=r"is Resolved by eve \(Retried\); nothing was changed"):
-            by_hand.retry_letter(queue.store, letter, "bob")
+            retrying(queue).retry(letter, "bob")
         assert len(audited(queue)) == 1
 
     @pytest.mark.parametrize("is_gone", [False, True])
@@ -137,7 +142,7 @@ class TestRetryingOneLetter:
 
         def attempt(name: str) -> None:
             try:
-                by_hand.retry_letter(queue.store, letter, name)
+                retrying(queue).retry(letter, name)
                 won.append(name)
             except Conflict:
                 lost.append(name)
@@ -157,29 +162,29 @@ class TestRetryingOneLetter:
         with changing(queue.engine) as connection:
             connection.execute(text("UPDATE holdfast_jobs SET status = 'ready'"))
         with pytest.raises(Conflict, match=f"Job {dead} is ready already"):
-            by_hand.retry_letter(queue.store, letter, "eve")
+            retrying(queue).retry(letter, "eve")
         assert letter_of(queue, dead) == letter
 
     def test_a_taken_key_is_told_and_nothing_changes(self, queue: Queue) -> None:
         dead = bury(queue, unique_key="k")
         queue.add(unique_key="k")
         with pytest.raises(JobError, match="holds the same unique key"):
-            by_hand.retry_letter(queue.store, letter_of(queue, dead), "eve")
+            retrying(queue).retry(letter_of(queue, dead), "eve")
         assert queue.status(dead) == "dead"
         assert letter_of(queue, dead).status is LetterStatus.PENDING
         assert audited(queue) == []
 
     def test_what_is_not_a_jobs_is_told(self, queue: Queue) -> None:
-        with pytest.raises(ConfigurationError, match="not a job's"):
-            by_hand.retry_letter(queue.store, add_letter(queue.engine), "eve")
-        with pytest.raises(ConfigurationError, match="not a job's"):
-            by_hand.retry_letter(queue.store, add_letter(queue.engine, engine="jobs:email", item="m-7"), "eve")
+        with pytest.raises(ConfigurationError, match="nothing here knows where it came from"):
+            retrying(queue).retry(add_letter(queue.engine), "eve")
+        with pytest.raises(ConfigurationError, match="names no job"):
+            retrying(queue).retry(add_letter(queue.engine, engine="jobs:email", item="m-7"), "eve")
 
     def test_a_job_nobody_remembers_is_told(self, queue: Queue) -> None:
         dead = bury(queue)
         forget(queue, "holdfast_jobs", "holdfast_history")
         with pytest.raises(ConfigurationError, match="gone from the queue and from the history"):
-            by_hand.retry_letter(queue.store, letter_of(queue, dead), "eve")
+            retrying(queue).retry(letter_of(queue, dead), "eve")
         assert letter_of(queue, dead).status is LetterStatus.PENDING
 
 
@@ -187,7 +192,7 @@ class TestRetryingManyLetters:
     def test_those_that_are_wanted(self, queue: Queue) -> None:
         timeouts = [bury(queue, "Timeout after 3 s") for _ in range(3)]
         other = bury(queue, "no such user")
-        [done] = by_hand.retry_letters(queue.store, LetterFilter(engine="jobs:email", error="timeout"), "eve")
+        [done] = retrying(queue).retry_all(LetterFilter(engine="jobs:email", error="timeout"), "eve")
         assert (done.count, done.refusals) == (3, [])
         assert [queue.status(number) for number in (*timeouts, other)] == ["ready"] * 3 + ["dead"]
         assert len(audited(queue)) == 3
@@ -198,7 +203,7 @@ class TestRetryingManyLetters:
         holder = queue.claim_one()
         free = bury(queue)
         foreign = add_letter(queue.engine, last_failure_at=days_ago(1))
-        [done] = by_hand.retry_letters(queue.store, LetterFilter(), "eve")
+        [done] = retrying(queue).retry_all(LetterFilter(), "eve")
         assert done.count == 1
         assert len(done.refusals) == 2
         assert any("unique key" in refusal for refusal in done.refusals)
@@ -210,12 +215,12 @@ class TestRetryingManyLetters:
         failing = NewJob(topic="email", operation="send", payload="{}", max_attempts=1)
         queue.store.enqueue_many([failing] * 150)
         queue.store.fail(ANNE, [Failure(job.claim, 1, "boom") for job in queue.claim(150)])
-        batches = list(by_hand.retry_letters(queue.store, LetterFilter(), "eve"))
+        batches = list(retrying(queue).retry_all(LetterFilter(), "eve"))
         assert sum(batch.count for batch in batches) == 150
         assert DeadLetters(queue.engine).count(LetterFilter(status=LetterStatus.PENDING)) == 0
 
     def test_none(self, queue: Queue) -> None:
-        assert [batch.count for batch in by_hand.retry_letters(queue.store, LetterFilter(), "eve")] == [0]
+        assert [batch.count for batch in retrying(queue).retry_all(LetterFilter(), "eve")] == [0]
 
 
 class TestPausing:

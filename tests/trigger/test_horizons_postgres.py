@@ -13,6 +13,7 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import OperationalError
 
 from holdfast import SqlAlchemySource
+from holdfast.core import postgres_writers
 from holdfast.core.errors import MissingGrantError, SourceConfigurationError
 from holdfast.trigger.sources.horizons import postgres, ticks
 from tests.components.postgres import PostgresServer
@@ -173,7 +174,8 @@ def test_a_direct_insert_into_a_partition_is_waited_for(statements: tuple[str, .
 
 def ignore_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_PREPARED", text(f"{postgres._PREPARED} AND false"))
-    monkeypatch.setattr(postgres, "_WRITERS", text(f"{postgres._WRITERS} AND pid IS NOT NULL"))
+    writers = text(f"{postgres_writers._WRITERS} AND pid IS NOT NULL")
+    monkeypatch.setattr(postgres_writers, "_WRITERS", writers)
 
 
 def do_not_round(monkeypatch: pytest.MonkeyPatch) -> None:

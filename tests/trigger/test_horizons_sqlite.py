@@ -12,7 +12,7 @@ import pytest
 from holdfast import SqlAlchemySource
 from holdfast.core.errors import SourceConfigurationError
 from holdfast.trigger.sources.horizons import sqlite
-from holdfast.trigger.sources.horizons.base import Reading
+from holdfast.core.barrier import Reading
 from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller
 from tests.trigger.late_commits.kinds import CursorKind

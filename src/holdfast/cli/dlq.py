@@ -10,8 +10,6 @@ import typer
 from ..app import Holdfast
 from ..core.errors import ConfigurationError, DbError, NotFoundError
 from ..core.types import JsonObject
-from ..jobs.by_hand import retry_letter, retry_letters
-from ..jobs.stores.choose import job_store
 from ..records.audit import present_user
 from ..records.database import reading
 from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
@@ -31,7 +29,7 @@ from .filters import (
     one_of,
 )
 from .guard import YesOption, confirm, conflicts_refused, refused
-from .options import AppOption, JsonOption
+from .options import AppOption, JsonOption, help_when_alone
 from .output import print_fields, print_json, print_line, print_note
 from .records import app_with_tables, counted, described_fields, print_page, shown_fields, shown_moment, shown_text
 
@@ -63,11 +61,7 @@ _NotesOption = Annotated[
 ]
 
 
-@dlq_app.callback()
-def dlq(context: typer.Context) -> None:
-    """See dead letters and deal with them."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+dlq_app.callback()(help_when_alone)
 
 
 @dlq_app.command("list")
@@ -198,7 +192,7 @@ def expire(
 def _retry_one(hf: Holdfast, engine: str, row_key: str, as_json: bool) -> None:
     letter = _found(hf, engine, row_key)
     with conflicts_refused():
-        retry_letter(job_store(hf.engine), letter, present_user())
+        hf.putting_back.retry(letter, present_user())
     if as_json:
         print_json({"engine": engine, "row_key": row_key, "retried_as": letter.item_id})
     else:
@@ -211,7 +205,7 @@ def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool)
         _confirm_several(f"{counted(count, 'Pending dead letter')} would be put back.", count, wanted.engine, yes)
     retried, refusals = 0, list[str]()
     try:
-        for batch in retry_letters(job_store(hf.engine), wanted, present_user()) if count else ():
+        for batch in hf.putting_back.retry_all(wanted, present_user()) if count else ():
             retried += batch.count
             refusals += batch.refusals
     except DbError:

@@ -22,7 +22,7 @@ from .filters import (
     ToOption,
     one_of,
 )
-from .options import AppOption, JsonOption
+from .options import AppOption, JsonOption, help_when_alone
 from .output import print_fields, print_json
 from .records import app_with_tables, described_fields, print_page, shown_fields, shown_moment, shown_text
 
@@ -48,11 +48,7 @@ _EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="Such as 
 _RowKeyArgument = Annotated[str, typer.Argument(metavar="ROWKEY", help="From a listing.", show_default=False)]
 
 
-@history_app.callback()
-def history(context: typer.Context) -> None:
-    """See what happened."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+history_app.callback()(help_when_alone)
 
 
 @history_app.command("list")

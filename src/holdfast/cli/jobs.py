@@ -31,7 +31,7 @@ from .filters import (
     one_of,
 )
 from .guard import YesOption, confirm, conflicts_refused
-from .options import AppOption, JsonOption
+from .options import AppOption, JsonOption, help_when_alone
 from .output import print_fields, print_json, print_line, print_table
 from .records import app_with_tables, counted, described_fields, print_page, shown_fields, shown_moment, shown_text
 
@@ -62,11 +62,7 @@ _TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.
 _ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; handlers and the history are told.")]
 
 
-@jobs_app.callback()
-def jobs(context: typer.Context) -> None:
-    """See the queue and change it."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+jobs_app.callback()(help_when_alone)
 
 
 @jobs_app.command("list")

@@ -20,7 +20,9 @@ from .jobs import jobs_app
 from .jobs_server import jobs_server
 from .logs import is_debugging
 from .new import new_app
+from .outbox import outbox_app
 from .output import print_error, print_line, redacted
+from .processor import processor_app
 from .run import migrate, run
 from .trigger import trigger_app
 
@@ -37,6 +39,8 @@ app.command("jobs-server", epilog=EXIT_CODES_HELP)(jobs_server)
 app.command("demo")(demo)
 app.add_typer(trigger_app, name="trigger")
 app.add_typer(jobs_app, name="jobs")
+app.add_typer(processor_app, name="processor")
+app.add_typer(outbox_app, name="outbox")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(history_app, name="history")
 app.add_typer(new_app, name="new")

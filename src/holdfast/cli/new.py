@@ -13,6 +13,7 @@ import typer
 
 from .._version import __version__
 from .exits import EXIT_CODES_HELP, CommandError, ExitCode, described
+from .options import help_when_alone
 from .output import print_line
 
 new_app = typer.Typer(help="Write a starter to build on.", epilog=EXIT_CODES_HELP, invoke_without_command=True)
@@ -82,11 +83,7 @@ _TEMPLATES = {
 _LITERAL = ("schema.sql", "host.json", ".funcignore")
 
 
-@new_app.callback()
-def new(context: typer.Context) -> None:
-    """Write a starter to build on."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+new_app.callback()(help_when_alone)
 
 
 def _directory(given: str | Path) -> Path:

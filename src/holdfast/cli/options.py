@@ -31,3 +31,9 @@ VerboseOption = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Log what happens; -vv logs everything.", show_default=False)
 ]
 TriggerName = Annotated[str, typer.Argument(metavar="NAME", help="The trigger's name.", show_default=False)]
+
+
+def help_when_alone(context: typer.Context) -> None:
+    """Show what a group of commands has when none of them was named."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

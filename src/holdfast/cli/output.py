@@ -64,10 +64,10 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     console().print(table)
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Return where tables go: as wide as the terminal, or wide enough to be read from a file."""
-    width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else _WIDTH_OF_A_FILE
+    return Console(width=width, markup=False, highlight=False, emoji=False, stderr=stderr)
 
 
 def shown_time(text: str | None) -> str:

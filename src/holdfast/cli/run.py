@@ -48,6 +48,10 @@ def run(
             print_line(_prepared(hf, name))
         for line in _prepared_jobs(hf, topic):
             print_line(line)
+        for processor in hf.processors.declared:
+            print_line(
+                f"Processor {processor.id}: version {processor.version}, {_shown_types(processor.settings.types)}"
+            )
         print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
 
     if hf.run(drain_seconds=drain_seconds, concurrency=concurrency, topics=topic, on_started=started):
@@ -86,6 +90,10 @@ def _prepared_jobs(hf: Holdfast, topics: list[str] | None) -> list[str]:
             found.setdefault(item.topic, []).append(item.operation)
     jobs = [f"Topic {topic}: runs {', '.join(sorted(names))}" for topic, names in sorted(found.items())]
     return jobs + [f"Periodic {item.name}: '{item.cron}' {item.timezone}" for item in hf.jobs.periodics]
+
+
+def _shown_types(types: tuple[str, ...] | None) -> str:
+    return "every message" if types is None else f"messages of type {', '.join(types)}"
 
 
 def _shown_migrations(applied: list[str]) -> str:

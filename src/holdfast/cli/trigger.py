@@ -13,7 +13,7 @@ from ..state.reset import audit_entries
 from .exits import EXIT_CODES_HELP, CommandError, ExitCode
 from .loading import load_app
 from .logs import configure_logging
-from .options import AppOption, JsonOption, TriggerName
+from .options import AppOption, JsonOption, TriggerName, help_when_alone
 from .output import print_fields, print_json, print_line, print_table, redacted, shown_cursor, shown_time
 from .pollers import (
     CountingSource,
@@ -38,11 +38,7 @@ trigger_app = typer.Typer(
 _CountOption = Annotated[bool, typer.Option("--count", help="Also count the rows that wait; may read a large index.")]
 
 
-@trigger_app.callback()
-def trigger(context: typer.Context) -> None:
-    """See where triggers stand, and move their checkpoints by hand."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+trigger_app.callback()(help_when_alone)
 
 
 @trigger_app.command("list")

@@ -20,6 +20,10 @@
     ├── JobError                      a job could not be added, changed or run
     │   ├── InvalidTransition         a report came too late: the claim is no longer the reporter's
     │   └── PayloadError              the payload is not JSON, too large, or does not fit the handler
+    ├── OutboxError                   a message could not be appended, or a processor cannot run
+    │   ├── MessageError              the message is not JSON, too large, or outside a transaction
+    │   ├── ForeignCheckpointError    the checkpoint belongs to another database cluster
+    │   └── CheckpointMismatchError   another instance moved the checkpoint; the handler's writes were rolled back
     └── PollerError                   a step of a trigger's tick failed
         ├── LeaseAcquireError         the lease could not be asked for
         ├── SourceConfigurationError  the source definition is wrong; a retry cannot help
@@ -106,6 +110,22 @@ class InvalidTransition(JobError):  # noqa: N818 - the name is the vocabulary of
 
 class PayloadError(JobError):
     """A payload is not JSON, is too large, or does not fit the handler. Nothing was enqueued."""
+
+
+class OutboxError(DbError):
+    """A message could not be appended, or a processor cannot run."""
+
+
+class MessageError(OutboxError):
+    """A message is not JSON, is too large, or was appended outside a transaction. Nothing was appended."""
+
+
+class ForeignCheckpointError(OutboxError):
+    """A checkpoint or the outbox belongs to another database cluster. Nothing was read or changed."""
+
+
+class CheckpointMismatchError(OutboxError):
+    """The stored checkpoint is not the expected one: another instance is at work. The effects were rolled back."""
 
 
 class PollerError(DbError):

@@ -92,7 +92,7 @@ class RowBatch(Sequence[RawRecord]):
     def __getitem__(self, index: slice) -> RowBatch: ...
     def __getitem__(self, index: int | slice) -> RawRecord | RowBatch:
         if isinstance(index, slice):
-            return RowBatch(self.shape, self.rows[index])
+            return type(self)(self.shape, self.rows[index])
         return self.shape.record(self.rows[index])
 
     def __iter__(self) -> Iterator[RawRecord]:

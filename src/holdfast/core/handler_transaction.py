@@ -44,7 +44,7 @@ class HandlerTransaction:
         self, engine: Engine, ttl_seconds: float, protect: Callable[[bool], None], places: Places | None = None
     ) -> None:
         self._engine = engine
-        self._ttl_seconds = ttl_seconds
+        self._idle_seconds = _IDLE_LEASES * ttl_seconds
         self._protect = protect
         self._places = places
         self._place_lock = threading.Lock()
@@ -195,11 +195,10 @@ class HandlerTransaction:
 
     def _bound_idle_time(self, connection: Connection) -> None:
         """Let the server end the transaction of a machine that froze, so that its row locks do not stay for ever."""
-        seconds = _IDLE_LEASES * self._ttl_seconds
         if self._engine.dialect.name == "postgresql":
             connection.execute(
                 text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)"),
-                {"limit": f"{max(1, int(seconds * 1000))}"},
+                {"limit": f"{max(1, int(self._idle_seconds * 1000))}"},
             )
 
 

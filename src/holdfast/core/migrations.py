@@ -81,11 +81,6 @@ def difference(engine: Engine, migrations: Sequence[Migration], known: Sequence[
     )
 
 
-def pending(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
-    """Return the names of migrations that were not applied yet."""
-    return difference(engine, migrations, migrations).missing
-
-
 def _applied(engine: Engine) -> dict[int, str]:
     try:
         with engine.connect() as connection:

@@ -15,9 +15,9 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 
-def one_thread() -> ThreadPoolExecutor:
+def one_thread(name: str = "holdfast-step") -> ThreadPoolExecutor:
     """Return a thread for steps that follow one another. Let go of it with ``shutdown(wait=False)``."""
-    return ThreadPoolExecutor(1, thread_name_prefix="holdfast-step")
+    return ThreadPoolExecutor(1, thread_name_prefix=name)
 
 
 def on_thread(thread: Executor, step: Callable[[], _Result]) -> asyncio.Future[_Result]:

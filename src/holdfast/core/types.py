@@ -13,11 +13,9 @@ CursorPart = JsonScalar
 CursorValue = CursorPart | tuple[CursorPart, ...]
 RawRecord = dict[str, object]
 Row = RawRecord
-RowDict = dict[str, object]
 
 OwnerId = NewType("OwnerId", str)
 FencingToken = NewType("FencingToken", int)
-BatchId = NewType("BatchId", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

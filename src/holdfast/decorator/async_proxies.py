@@ -14,8 +14,9 @@ from ..binding.open_transaction import OpenTransaction
 from ..binding.reader import DbReader
 from ..binding.writer import DbWriter, open_transaction_of
 from ..core.errors import ConfigurationError, WriteError
+from ..core.own_thread import one_thread
 from .awaited import TrackedCalls
-from .off_loop import off_loop, one_thread, to_the_end
+from .off_loop import off_loop, to_the_end
 from .out import DbOut
 
 _Row = dict[str, object]

@@ -7,10 +7,11 @@ very handlers that wait for a step.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
+
+from ..core.own_thread import on_thread
 
 _Result = TypeVar("_Result")
 _MOST_THREADS = 32
@@ -24,12 +25,12 @@ async def off_loop(step: Callable[[], _Result], thread: Executor | None = None) 
         step: what to run.
         thread: where, when it matters; otherwise on any of the shared threads.
     """
-    return await _started(step, thread)
+    return await on_thread(thread or _threads, step)
 
 
 async def to_the_end(step: Callable[[], _Result], thread: Executor | None = None) -> _Result:
     """Do the same, but return only when the step has ended; a cancellation meanwhile is raised after it."""
-    running = _started(step, thread)
+    running = on_thread(thread or _threads, step)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:
@@ -40,13 +41,3 @@ async def to_the_end(step: Callable[[], _Result], thread: Executor | None = None
         running.exception()  # seen; the cancellation goes first
         raise cancelled
     return running.result()
-
-
-def _started(step: Callable[[], _Result], thread: Executor | None) -> asyncio.Future[_Result]:
-    context = contextvars.copy_context()
-    return asyncio.get_running_loop().run_in_executor(thread or _threads, lambda: context.run(step))
-
-
-def one_thread(name: str) -> ThreadPoolExecutor:
-    """Return a thread for steps that must follow one another. Let go of it with ``shutdown(wait=False)``."""
-    return ThreadPoolExecutor(1, thread_name_prefix=name)

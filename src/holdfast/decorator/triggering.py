@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.errors import ConfigurationError
 from ..core.events import RowChange
+from ..core.handler_forms import is_generator
 from ..trigger.poll import PollTrigger
 from .models import to_model
 from .signatures import hide, named, visible_signature
@@ -49,8 +50,7 @@ def triggered(
     Raises:
         ConfigurationError: the handler is a generator: calling it would run nothing, and its events count as handled.
     """
-    innermost = inspect.unwrap(function)
-    if inspect.isgeneratorfunction(innermost) or inspect.isasyncgenfunction(innermost):
+    if is_generator(function):
         name = getattr(function, "__name__", "handler")
         raise ConfigurationError(f"trigger: '{name}' has a yield, so that calling it runs nothing. Remove the yield.")
     parameters = visible_signature(function).parameters

@@ -6,20 +6,19 @@ store's own retry.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import insert
 from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError, Conflict, JobError
 from ..records import audit
-from ..records.database import changing, reading, translated
-from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus, told_state
+from ..records.database import changing, translated
+from ..records.dead_letters import DeadLetter, DeadLetters
 from ..records.history import History
-from ..records.paging import MAX_LIMIT
+from ..records.putting_back import Refusal, no_longer_pending
 from ..records.schema import PUBLISHER
-from ..records.times import database_now, database_time
+from ..records.times import database_time
 from .listing import job_id_of, jobs_table, locked_statuses
 from .model import JobId, JobStatus, NewJob, item_id
 from .stores.base import SqlJobStore
@@ -27,14 +26,6 @@ from .stores.base import SqlJobStore
 ENGINE_PREFIX = "jobs:"
 _RETRIABLE = (JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.SCHEDULED)
 _CANCELLABLE = (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.RUNNING)
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """What became of some letters: how many were put back, and a sentence for each that was not."""
-
-    count: int
-    refusals: list[str] = field(default_factory=list)
 
 
 def cancel_jobs(store: SqlJobStore, ids: Sequence[JobId], reason: str, actor: str) -> dict[JobId, JobStatus]:
@@ -77,35 +68,19 @@ def retry_jobs(store: SqlJobStore, ids: Sequence[JobId], actor: str) -> None:
             audit.record(connection, actor, "jobs retry", item_id(job_id), {"status_before": statuses[job_id].value})
 
 
-def retry_letter(store: SqlJobStore, letter: DeadLetter, actor: str) -> None:
-    """Put the job of one dead letter back: the same job, its attempts counted on.
+class JobHome:
+    """Where the dead letters of jobs go back to: the same job, its attempts counted on."""
 
-    Raises:
-        ConfigurationError: the letter is not a job's, or nothing tells any more what the job was.
-        Conflict: the letter is no longer Pending, or its job is; nothing was changed.
-        JobError: another job has taken the unique key; nothing was changed.
-    """
-    with changing(store.engine) as connection:
-        for refusal in _put_back(store, connection, [letter], actor):
-            raise refusal
+    def __init__(self, store: SqlJobStore) -> None:
+        self._store = store
 
+    def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
+        """Put back what can be, and return why the others cannot.
 
-def retry_letters(store: SqlJobStore, wanted: LetterFilter, actor: str) -> Iterator[Retried]:
-    """Put back the jobs of all Pending letters that are wanted, a batch at a time; yield what became of each batch.
-
-    Letters that come up meanwhile are left for the next time, so this ends. What cannot be put back stays Pending.
-    """
-    with reading(store.engine) as connection:
-        now = database_now(connection)
-    until = now if wanted.until is None else min(now, wanted.until)
-    wanted = replace(wanted, status=LetterStatus.PENDING, until=until)
-    after: str | None = None
-    while True:
-        found = DeadLetters(store.engine).page(wanted, MAX_LIMIT, after)
-        yield _retried_batch(store, found.items, actor)
-        after = found.continuation_token
-        if after is None:
-            return
+        Raises:
+            JobError: another job has taken the unique key of one; nothing was changed.
+        """
+        return _put_back(self._store, connection, letters, actor)
 
 
 def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str, declared: Collection[str] = ()) -> bool:
@@ -129,25 +104,9 @@ def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str, dec
     return True
 
 
-def _retried_batch(store: SqlJobStore, letters: Sequence[DeadLetter], actor: str) -> Retried:
-    if not letters:
-        return Retried(0)
-    try:
-        with changing(store.engine) as connection:
-            refusals = _put_back(store, connection, letters, actor)
-        return Retried(len(letters) - len(refusals), [str(refusal) for refusal in refusals])
-    except JobError as error:  # one of them spoils the batch; nothing of it was changed
-        if len(letters) == 1:
-            return Retried(0, [f"{letters[0].engine} {letters[0].row_key}: {error}"])
-    alone = [_retried_batch(store, [letter], actor) for letter in letters]
-    return Retried(sum(one.count for one in alone), [refusal for one in alone for refusal in one.refusals])
-
-
-def _put_back(
-    store: SqlJobStore, connection: Connection, letters: Sequence[DeadLetter], actor: str
-) -> list[ConfigurationError | Conflict]:
+def _put_back(store: SqlJobStore, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
     """Put back what can be, and return why the others cannot."""
-    refusals: list[ConfigurationError | Conflict] = []
+    refusals: list[Refusal] = []
     ids: dict[JobId, None] = {}
     for letter, job_id, status in _locked(store, connection, letters, refusals):
         try:
@@ -169,7 +128,7 @@ def _locked(
     store: SqlJobStore,
     connection: Connection,
     letters: Sequence[DeadLetter],
-    refusals: list[ConfigurationError | Conflict],
+    refusals: list[Refusal],
 ) -> list[tuple[DeadLetter, JobId, JobStatus | None]]:
     """Return the letters that are still Pending, with their jobs and where these stand; None when they are gone."""
     kept = DeadLetters(store.engine)
@@ -183,7 +142,7 @@ def _locked(
         elif key in pending:
             found.append((pending[key], job_id, statuses.get(job_id)))
         else:
-            refusals.append(_no_longer_pending(kept.get(*key, connection), *key))
+            refusals.append(no_longer_pending(kept.get(*key, connection), *key))
     return found
 
 
@@ -253,12 +212,6 @@ def _job_of(letter: DeadLetter) -> JobId | None:
 
 def _not_a_job(engine_name: str, row_key: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The dead letter '{row_key}' of engine '{engine_name}' is not a job's, and only jobs can be put back. Deal "
-        "with it, then use 'holdfast dlq resolve'."
+        f"The dead letter '{row_key}' of engine '{engine_name}' names no job, so nothing can be put back. Deal with "
+        "it, then use 'holdfast dlq resolve'."
     )
-
-
-def _no_longer_pending(letter: DeadLetter | None, engine_name: str, row_key: str) -> ConfigurationError | Conflict:
-    if letter is None:
-        return ConfigurationError(f"There is no dead letter '{row_key}' of engine '{engine_name}'.")
-    return Conflict(f"{told_state(letter)}; nothing was changed.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError, PayloadError
+from ..core.handler_forms import is_async
 from .correlation import current_correlation_id
 from .model import Enqueued, NewJob
 from .payload import MAX_PAYLOAD_BYTES, PayloadCodec
@@ -70,7 +70,8 @@ class JobDefinition:
         self.store = store
         self.codec = PayloadCodec(function, max_bytes=max_payload_bytes)
         self.takes_context = self.codec.takes_context
-        self.is_async = _is_async(function)
+        self.is_async = is_async(function)
+        self.options = BoundJob(self).options
         if "connection" in self.codec.fields:
             raise ConfigurationError(
                 f"Job '{self.codec.name}' has a parameter 'connection', which enqueue takes as the caller's "
@@ -83,50 +84,6 @@ class JobDefinition:
 
     def __repr__(self) -> str:
         return f"JobDefinition(topic={self.topic!r}, operation={self.operation!r})"
-
-    def options(
-        self,
-        *,
-        run_at: datetime | None = None,
-        delay_seconds: float | None = None,
-        priority: int | None = None,
-        unique_key: str | None = None,
-        unique_seconds: float | None = None,
-        key: str | None = None,
-        correlation_id: str | None = None,
-        instance_id: str | None = None,
-        tags: Sequence[str] | None = None,
-        max_attempts: int | EllipsisType | None = ...,
-    ) -> BoundJob:
-        """Return the job with options for what is enqueued through it.
-
-        Args:
-            run_at: not before this moment; aware.
-            delay_seconds: not before so long from now, by the database's clock.
-            priority: higher runs first.
-            unique_key: adds nothing while another job of the topic has the same key and has not ended.
-            unique_seconds: how long the key stays taken after the job is done.
-            key: what the topic's limits per key count by.
-            correlation_id: ties together what belongs to one piece of business; inside a handler, its own by default.
-            instance_id: whose work it is, for people.
-            tags: words to find it by.
-            max_attempts: None for no maximum.
-
-        Raises:
-            ConfigurationError: an option cannot be used.
-        """
-        return BoundJob(self).options(
-            run_at=run_at,
-            delay_seconds=delay_seconds,
-            priority=priority,
-            unique_key=unique_key,
-            unique_seconds=unique_seconds,
-            key=key,
-            correlation_id=correlation_id,
-            instance_id=instance_id,
-            tags=tags,
-            max_attempts=max_attempts,
-        )
 
     def enqueue(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
         """Add a job, in the caller's transaction when a connection is given.
@@ -179,7 +136,23 @@ class BoundJob:
         tags: Sequence[str] | None = None,
         max_attempts: int | EllipsisType | None = ...,
     ) -> BoundJob:
-        """Return the job with these options on top. See ``JobDefinition.options``."""
+        """Return the job with these options for what is enqueued through it, on top of those it has.
+
+        Args:
+            run_at: not before this moment; aware.
+            delay_seconds: not before so long from now, by the database's clock.
+            priority: higher runs first.
+            unique_key: adds nothing while another job of the topic has the same key and has not ended.
+            unique_seconds: how long the key stays taken after the job is done.
+            key: what the topic's limits per key count by.
+            correlation_id: ties together what belongs to one piece of business; inside a handler, its own by default.
+            instance_id: whose work it is, for people.
+            tags: words to find it by.
+            max_attempts: None for no maximum.
+
+        Raises:
+            ConfigurationError: an option cannot be used.
+        """
         columns = dict(self.columns)
         for column, given, check in (
             ("priority", priority, checked_priority),
@@ -321,8 +294,3 @@ def _refuse_own_lock() -> None:
             "This handler's context.transaction holds SQLite's write lock, so a job cannot be enqueued beside it. Pass "
             "connection=context.transaction (in async def: await context.transaction.run_sync(…)), or enqueue first."
         )
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    forms = (function, inspect.unwrap(function), getattr(function, "__call__", None))  # noqa: B004 - the method itself
-    return any(inspect.iscoroutinefunction(form) for form in forms)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from ..core.errors import ConfigurationError, PayloadError
+from ..core.handler_forms import is_generator
 from .converters import Converter, Misfit, converter_of
 
 CONTEXT = "context"
@@ -171,8 +172,7 @@ def _why(error: Exception) -> str:
 
 
 def _refuse_generator(name: str, function: Callable[..., Any]) -> None:
-    forms = (function, inspect.unwrap(function), getattr(function, "__call__", None))  # noqa: B004 - the method itself
-    if any(inspect.isgeneratorfunction(form) or inspect.isasyncgenfunction(form) for form in forms):
+    if is_generator(function):
         raise ConfigurationError(
             f"Job '{name}' is a generator (it has a yield), so calling it runs nothing. Remove the yield."
         )

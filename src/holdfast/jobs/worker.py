@@ -18,7 +18,7 @@ from ..core.telemetry import MetricsCollector
 from .chores import Chore, Chores
 from .execution import Execution
 from .keeper import Keeper
-from .model import Claim, ClaimedJob, PutBack, WorkerId
+from .model import ClaimedJob, PutBack, WorkerId
 from .reporter import Reporter
 from .runners import LoopRunner, ThreadRunner
 from .running import InFlight, JobHandler, Running
@@ -232,7 +232,8 @@ class JobWorker:
         if not jobs:
             return 0
         if self._stop.is_set():  # the answer came after the wish to stop
-            self._give_back([job.claim for job in jobs])
+            for job in jobs:
+                self._reporter.put(PutBack(job.claim))
             return len(jobs)
         now = self._clock.monotonic()
         known, unknown = [], []
@@ -256,9 +257,13 @@ class JobWorker:
             self._reporter.put(PutBack(job.claim, _UNKNOWN_HANDLER_SECONDS, reason))
         return len(jobs)
 
-    def _give_back(self, claims: Sequence[Claim]) -> None:
-        for claim in claims:
-            self._reporter.put(PutBack(claim))
+    def _give_back_unbegun(self) -> None:
+        """Put back what nobody has begun with."""
+        unbegun = [*self._threads.take_back(), *self._loop.take_back()]
+        self._pace.gave_back(len(unbegun))
+        for running in unbegun:
+            running.is_reported = True
+            self._reporter.put(PutBack(running.claim))
 
     def _waiting_since(self) -> float | None:
         """Return when the job was claimed that has waited longest for its turn."""
@@ -270,8 +275,7 @@ class JobWorker:
         since = self._waiting_since()
         if since is not None and self._clock.monotonic() - since > _WAITING_SECONDS:
             self._pace.slow_down()
-            taken = [*self._threads.take_back(), *self._loop.take_back()]
-            self._give_back([running.claim for running in taken])
+            self._give_back_unbegun()
 
     # News
 
@@ -294,7 +298,7 @@ class JobWorker:
 
     def _drain(self) -> bool:
         deadline = self._clock.monotonic() + self._settings.drain_seconds
-        self._give_back([running.claim for running in [*self._threads.take_back(), *self._loop.take_back()]])
+        self._give_back_unbegun()
         while len(self._in_flight) and self._clock.monotonic() < deadline:
             self._wake.clear()
             if len(self._in_flight):
@@ -334,6 +338,10 @@ class _Pace:
     def slow_down(self) -> None:
         """Claim nothing ahead until jobs are seen to be short again."""
         self._ahead = 0
+
+    def gave_back(self, jobs: int) -> None:
+        """Note that jobs leave without having run: they say nothing about how fast jobs are."""
+        self._started -= jobs
 
     def started(self, jobs: Sequence[Running]) -> None:
         """Note that jobs were claimed."""

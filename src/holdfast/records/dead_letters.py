@@ -184,6 +184,19 @@ class DeadLetters:
                 audit.record(connection, actor, "dlq expire", engine_name or "every engine", details)
         return expired
 
+    def mark_retried(self, connection: Connection, letter: DeadLetter, retried_as: str, actor: str) -> None:
+        """Mark a letter that this transaction holds as put back."""
+        values = {
+            "status": LetterStatus.RESOLVED.value,
+            "resolution_notes": "Retried",
+            "resolved_at": database_time(connection.dialect),
+            "resolved_by": actor[:ID_LENGTH],
+            "retried_as": retried_as,
+        }
+        named = and_(_columns.engine == letter.engine, _columns.row_key == letter.row_key)
+        with translated(self._engine, writes=True):
+            _set_if_pending(connection, named, values)
+
     def lock_pending(self, connection: Connection, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return those of the letters that are still Pending; the transaction holds them until it ends."""
         keys = [(letter.engine, letter.row_key) for letter in letters]

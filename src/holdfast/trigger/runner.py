@@ -29,6 +29,7 @@ from ..core.errors import (
 )
 from ..core.events import RowChange
 from ..core.handler_transaction import AsyncTransaction
+from ..core.invocation import HandlerInvoker
 from ..core.names import checked_name
 from ..core.normalizer import EventNormalizer, normalize
 from ..core.retry import RetryPolicy
@@ -39,7 +40,6 @@ from ..state.heartbeat import Heartbeat, checked_interval
 from ..state.lease import HeldLease
 from ..state.store import SourceChange, StateStore
 from .context import PollContext
-from .invoke import HandlerInvoker
 from .settings import check_counts, check_parts
 from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted, checkpoint_after
 from .telemetry import BatchTrace, TriggerTelemetry
@@ -111,6 +111,11 @@ class PollRunner:
     def name(self) -> str:
         """Return the poller's name."""
         return self._name
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return f"Trigger '{self._name}'"
 
     @property
     def source(self) -> SourceAdapter:

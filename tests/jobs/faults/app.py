@@ -22,8 +22,8 @@ from sqlalchemy import text
 
 from holdfast import Holdfast
 from holdfast.core.clock import SystemClock
+from holdfast.core.named_sql import NamedSql
 from holdfast.core.signals import StopSignals
-from holdfast.jobs import statements
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.definition import JobDefinition
 from holdfast.jobs.outcomes import Snooze
@@ -150,17 +150,17 @@ def say(line: str) -> None:
 
 def plant(bug: str) -> None:
     """Compare claims by job and worker only, as if no worker ever got a job a second time; or by job only."""
-    guarded = statements._text
+    guarded = NamedSql._text
 
-    def unguarded(dialect: str, file_name: str) -> str:
-        sql = re.sub(r"\s+AND job\.attempt = (report|held)\.attempt", "", guarded(dialect, file_name))
+    def unguarded(named: NamedSql, dialect: str, file_name: str) -> str:
+        sql = re.sub(r"\s+AND job\.attempt = (report|held)\.attempt", "", guarded(named, dialect, file_name))
         if bug == NO_FENCE:
             sql = re.sub(r"\s+AND job\.locked_by = :worker", "", sql)
         sql = sql.replace("(job.id, job.attempt) IN (:claims)", "job.id IN (:ids)")
         by_claim = "(job.id, job.attempt) IN (SELECT report.id, report.attempt"
         return sql.replace(by_claim, "(job.id, job.id) IN (SELECT report.id, report.id")
 
-    setattr(statements, "_text", unguarded)  # noqa: B010 - mypy would refuse the assignment
+    setattr(NamedSql, "_text", unguarded)  # noqa: B010 - mypy would refuse the assignment
 
 
 def main() -> None:

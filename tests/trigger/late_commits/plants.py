@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core import barrier as barriers
 from holdfast.trigger.sources import statement
-from holdfast.trigger.sources.horizons import base
 
 
 def read_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def read_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a position be read at once, whoever is still at work below it."""
 
-    def learn(barrier: base.Barrier[object, tuple[object]], position: object, listing: object) -> None:
+    def learn(barrier: barriers.Barrier[object, tuple[object]], position: object, listing: object) -> None:
         barrier._bound = position
 
-    monkeypatch.setattr(base.Barrier, "_learn", learn)
+    monkeypatch.setattr(barriers.Barrier, "_learn", learn)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
-from ...core.clock import Clock
+from ...core.clock import Clock, SystemClock
 from ...core.engine import autocommit
 from ..listener import CHANNEL, Listener
 from ..model import ClaimedJob, Enqueued, JobId, NewJob, WorkerId, item_id
@@ -32,7 +33,18 @@ _DEFAULTS: dict[str, object] = {
     "tags": None,
 }
 _LINES_AT_ONCE = 1000
+_GO_ON_SECONDS = 0.2
+_WORTH_GOING_ON = 100
 _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a claim ended, and when the index was last read from its start."""
+
+    priority: int
+    id: JobId
+    looked_at: float
 
 
 class PostgresJobStore(SqlJobStore):
@@ -40,6 +52,11 @@ class PostgresJobStore(SqlJobStore):
 
     dialect: ClassVar[str] = "postgresql"
     notifies: ClassVar[bool] = True
+
+    def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(engine, ahead_seconds=ahead_seconds)
+        self.clock: Clock = SystemClock()
+        self._ends: dict[str, _End] = {}
 
     def wake_ups(
         self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
@@ -57,7 +74,41 @@ class PostgresJobStore(SqlJobStore):
             return list(connection.exec_driver_sql(*self._prepared(name, {**columns, **values})).fetchall())
 
     def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        return self._claimed(self._change("claim", {"topics": list(topics)}, worker=worker, capacity=capacity))
+        """Claim from the start of the index, or go on where the last claim ended if that was a moment ago.
+
+        Entries of claimed jobs stay in the index until it is vacuumed. To read through them for every claim makes each
+        slower than the one before, so for a moment claims start behind them; then one looks from the start again, for
+        jobs of higher priority and those that were put back.
+        """
+        claimed = self._claim_behind(worker, topics[0], capacity)
+        if claimed:
+            return claimed
+        claimed = self._claimed(self._change("claim", {"topics": list(topics)}, worker=worker, capacity=capacity))
+        self._note_end(claimed, capacity, self.clock.monotonic())
+        return claimed
+
+    def _claim_behind(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+        end = self._ends.get(topic)
+        if end is None or self.clock.monotonic() - end.looked_at > _GO_ON_SECONDS:
+            return []
+        claimed = self._claimed(
+            self._change(
+                "claim_behind", {}, topic=topic, worker=worker, capacity=capacity, priority=end.priority, behind=end.id
+            )
+        )
+        self._note_end(claimed, capacity, end.looked_at)
+        if not claimed:
+            self._ends.pop(topic, None)
+        return claimed
+
+    def _note_end(self, claimed: Sequence[ClaimedJob], capacity: int, looked_at: float) -> None:
+        """Remember where a claim ended that left more behind; small claims are cheap anyway."""
+        for topic in {job.topic for job in claimed}:
+            self._ends.pop(topic, None)
+        if len(claimed) == capacity >= _WORTH_GOING_ON:
+            last = max(claimed, key=lambda job: (-job.priority, job.id))
+            if all(job.topic == last.topic for job in claimed):
+                self._ends[last.topic] = _End(last.priority, last.id, looked_at)
 
     def _enqueue_alone(self, job: NewJob) -> Enqueued:
         [row] = self._change("enqueue", {}, **self._columns(job))

@@ -22,7 +22,6 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
-    text,
     update,
 )
 from sqlalchemy.dialects.mysql import LONGBLOB
@@ -156,16 +155,6 @@ class SqlDocumentStore:
         with _translated(self.engine), autocommit(self.engine) as connection:
             names = connection.execute(query).scalars().all()
         yield from sorted(name for name in names if name.startswith(prefix))
-
-
-def check_reachable(engine: Engine) -> None:
-    """Connect once.
-
-    Raises:
-        Unavailable: the database does not answer; the message names it without its password.
-    """
-    with _translated(engine), autocommit(engine) as connection:
-        connection.execute(text("SELECT 1"))
 
 
 @contextmanager

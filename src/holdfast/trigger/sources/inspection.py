@@ -84,7 +84,6 @@ class CursorFacts:
     nullable: bool
     default: str | None
     generated_id: bool
-    fills_itself_on_update: bool = False
     clock: ServerClock | None = None
     digits: int | None = None
 
@@ -195,7 +194,6 @@ def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
         nullable=bool(described.get("nullable", True)) and not reflected.primary_key,
         default=None if default is None else str(default),
         generated_id=_is_generated_id(engine, found, table, cursor, dict(described)),
-        fills_itself_on_update="on update" in str(default).lower(),
         clock=clock,
         digits=_digits(engine.dialect.name, reflected.type, clock),
     )

@@ -61,7 +61,7 @@ class SourceSettings:
                 "pk_columns must not be empty: name columns that tell rows with equal cursors apart.",
             ),
             (
-                not _is_balanced(self.where or ""),
+                not is_balanced(self.where or ""),
                 f"The where clause has unbalanced parentheses or quotes: {self.where}. Write one plain SQL condition.",
             ),
             (strategy != "cursor", f"Unsupported strategy: '{strategy}'. Only 'cursor' is supported."),
@@ -91,7 +91,7 @@ def column_names(given: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _is_balanced(condition: str) -> bool:
+def is_balanced(condition: str) -> bool:
     """Return whether every parenthesis outside quotes closes one that was opened: a filter must not end our own."""
     depth, quote = 0, ""
     for character in condition:

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.mysql import TIMESTAMP as MYSQL_TIMESTAMP
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from ...core.barrier import Reading
 from ...core.clock import Clock, SystemClock
 from ...core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from ...core.cursor import KeysetCursor, OpaqueCursor
@@ -40,7 +41,7 @@ from ...core.events import RowBatch
 from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
 from . import inspection, lookback, statement
 from .fingerprint import SourceDefinition, azure_functions_db_fingerprint, fingerprint
-from .horizons.base import UNBOUNDED, Reading
+from .horizons.base import UNBOUNDED
 from .keyset_parts import keyset_cursor
 from .preparation import (
     Prepared,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
 
 from sqlalchemy import Table
 
@@ -12,7 +11,6 @@ from ..inspection import CursorFacts
 from . import mysql, postgres, sqlite
 from .base import Horizon, Unbounded
 
-HorizonName = Literal["auto", "xid8", "server_time", "identity", "none"]
 _DIALECTS = frozenset({"postgresql", "mysql", "mariadb", "sqlite"})
 HORIZON_NAMES: tuple[str, ...] = ("auto", "xid8", "server_time", "identity", "none")
 

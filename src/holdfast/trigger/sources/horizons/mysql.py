@@ -22,9 +22,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import Date
 
+from ....core.barrier import Barrier, Reading
 from ....core.errors import MissingGrantError, SourceConfigurationError
 from ..inspection import CursorFacts
-from .base import Barrier, Reading
 from .ticks import floor_to_precision, moments_ahead
 
 # [HORIZON-MY-TIME] The server's time, from which NOW() is made in every session. Expected rows: 1.

@@ -8,22 +8,15 @@ from sqlalchemy import Table, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import Date
 
+from ....core.barrier import Barrier, Reading
 from ....core.errors import MissingGrantError, SourceConfigurationError
+from ....core.postgres_writers import FAMILY, WriterBarrier, require_primary
 from ..inspection import CursorFacts
-from .base import Barrier, Reading
 from .ticks import floor_to_precision, moments_ahead
-
-# The table and, when it is partitioned or inherited from, everything below it.
-_FAMILY = """
-WITH RECURSIVE family(relation) AS (
-    SELECT CAST(to_regclass(:relation) AS oid)
-    UNION SELECT inhrelid FROM pg_inherits JOIN family ON inhparent = relation
-)
-"""
 
 # Tells whether this server is a standby, and whether a subscription writes the table. Expected rows: 1.
 _ORIGIN = text(
-    _FAMILY + "SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_subscription_rel JOIN family ON srrelid = relation)"
+    FAMILY + "SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_subscription_rel JOIN family ON srrelid = relation)"
 )
 
 # [HORIZON-PG-XID] Every transaction below this has ended; whose transaction it is when it has been open for a while.
@@ -70,28 +63,13 @@ _EARLIEST_LOCAL = text(
     "FROM unnest(CAST(:moments AS timestamptz[])) AS moment"
 )
 
-# [HORIZON-PG-IDENTITY] The highest id anyone can see. Expected rows: 1.
-_HIGHEST_ID = "SELECT max({column}), pg_is_in_recovery() FROM {table}"
-
-# [HORIZON-PG-IDENTITY] Who holds a writer's lock on the table or one of its partitions. An INSERT takes the lock before
-# it draws its id. Prepared transactions have no pid and are listed as '-1/xid'. Expected rows: 0 or more.
-_WRITERS = text(
-    _FAMILY
-    + """
-SELECT DISTINCT virtualtransaction, coalesce(pid, 0) FROM pg_locks JOIN family USING (relation)
-WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid()
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-"""
-)
-
 # What kind of relation it is: writers lock tables ('r') and partitioned tables ('p'), never views. Expected rows: 1.
 _RELATION_KIND = text("SELECT relkind::text FROM pg_class WHERE oid = to_regclass(:relation)")
 
 # The sequences the column draws from, in the table and its partitions: those it owns, and those its default names.
 # Expected rows: 1, more when partitions have sequences of their own, 0 when the column is filled in another way.
 _SEQUENCES = text(
-    _FAMILY
+    FAMILY
     + """,
 columns(relation, number) AS (
     SELECT attrelid, attnum FROM pg_attribute JOIN family ON attrelid = relation WHERE attname = :column
@@ -111,7 +89,6 @@ ORDER BY 1
 
 _WORTH_TELLING_SECONDS = 1
 
-Writers = frozenset[tuple[str, int]]
 Prepared = frozenset[tuple[str, str]]
 
 
@@ -122,21 +99,12 @@ def _relation(connection: Connection, table: Table) -> str:
 def _require_local_writes(connection: Connection, table: Table) -> None:
     """Refuse a server or table whose rows are written elsewhere first."""
     is_standby, is_subscribed = connection.execute(_ORIGIN, {"relation": _relation(connection, table)}).one()
-    _require_primary(is_standby)
+    require_primary(is_standby)
     if is_subscribed:
         raise SourceConfigurationError(
             f"Table '{table.name}' is filled by a subscription: its rows arrive with times and ids of another server, "
             "in the order of its commits, so a poll could skip them. Point the trigger at the publisher, or pass "
             "lookback=…"
-        )
-
-
-def _require_primary(is_standby: bool) -> None:
-    """Checked on every poll, because a reconnect after a failover may lead to another server."""
-    if is_standby:
-        raise SourceConfigurationError(
-            "This PostgreSQL server is a standby: it does not see the primary's open transactions, so a late commit "
-            "could be skipped. Point the trigger at the primary."
         )
 
 
@@ -164,7 +132,7 @@ class XidHorizon:
     def advance(self, connection: Connection) -> Reading:
         """Return the oldest running transaction's id."""
         oldest, is_standby, pid, gid = connection.execute(_OLDEST_RUNNING_XID).one()
-        _require_primary(is_standby)
+        require_primary(is_standby)
         held = (f"transaction of pid {pid}",) if pid is not None else ()
         return Reading(oldest, held_back_by=held if gid is None else (f"prepared transaction '{gid}'",))
 
@@ -205,7 +173,7 @@ class ServerTimeHorizon:
         moment, pid, age, unseen, role, may_see, is_tracked, is_standby = connection.execute(
             _OLDEST_TRANSACTION, {"margin": self._margin}
         ).one()
-        _require_primary(is_standby)
+        require_primary(is_standby)
         if not may_see:
             raise MissingGrantError(
                 f"Role '{role}' cannot see when other sessions' transactions began, so a late commit could be skipped. "
@@ -247,9 +215,7 @@ class IdentityHorizon:
     def __init__(self, table: Table, facts: CursorFacts) -> None:
         self._table = table
         self._facts = facts
-        self._barrier: Barrier[Writers, Writers] = Barrier(
-            self._look, lambda writers: writers, _still_writing, _describe_writers
-        )
+        self._barrier: WriterBarrier | None = None
 
     def prepare(self, connection: Connection) -> None:
         """Refuse a standby, a subscribed table, and sequences that do not hand out growing ids one by one."""
@@ -277,15 +243,10 @@ class IdentityHorizon:
 
     def advance(self, connection: Connection) -> Reading:
         """Return the newest id whose writers have all ended, plus one."""
+        if self._barrier is None:
+            column = connection.dialect.identifier_preparer.quote(self._facts.name)
+            self._barrier = WriterBarrier(_relation(connection, self._table), column)
         return self._barrier.advance(connection)
-
-    def _look(self, connection: Connection) -> tuple[object, Writers]:
-        relation = _relation(connection, self._table)
-        column = connection.dialect.identifier_preparer.quote(self._facts.name)
-        highest, is_standby = connection.execute(text(_HIGHEST_ID.format(column=column, table=relation))).one()
-        _require_primary(is_standby)
-        writers = frozenset((row[0], row[1]) for row in connection.execute(_WRITERS, {"relation": relation}))
-        return None if highest is None else highest + 1, writers
 
 
 def _require_growing(sequence: str, cache: int, increment: int, cycles: bool) -> None:
@@ -299,18 +260,3 @@ def _require_growing(sequence: str, cache: int, increment: int, cycles: bool) ->
             f"Sequence {sequence} does not only grow, so a new row can have a lower id than the checkpoint. Run: ALTER "
             f"SEQUENCE {sequence} INCREMENT BY 1 NO CYCLE"
         )
-
-
-def _still_writing(waiting: Writers, present: Writers) -> Writers:
-    """A session that is gone may have prepared its transaction, which goes on under another name."""
-    kept = waiting & present
-    if all(pid == 0 for _, pid in waiting - present):
-        return kept
-    return kept | {writer for writer in present if writer[1] == 0}
-
-
-def _describe_writers(waiting: Writers) -> tuple[str, ...]:
-    return tuple(
-        f"transaction of pid {pid}" if pid else f"prepared transaction {name.removeprefix('-1/')}"
-        for name, pid in sorted(waiting)
-    )

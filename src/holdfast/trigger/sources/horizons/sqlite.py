@@ -9,9 +9,9 @@ from datetime import datetime
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
+from ....core.barrier import Reading
 from ....core.errors import SourceConfigurationError
 from ..inspection import CursorFacts
-from .base import Reading
 from .ticks import moments_ahead
 
 # The present moment in UTC. Expected rows: 1.

@@ -1,6 +1,6 @@
-"""Runs triggers until told to stop: keeps each lease between polls, stands by while another worker holds it, drains.
+"""Runs work under leases until told to stop: keeps each lease between polls, stands by for other workers, drains.
 
-One thread per trigger. An error never ends a trigger: it is logged, and the trigger tries again with growing pauses.
+One thread per lease. An error never ends it: it is logged, and the work is tried again with growing pauses.
 """
 
 from __future__ import annotations
@@ -8,26 +8,57 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import LeaseConflictError
 from ..core.retry import RetryPolicy
-from ..state.lease import HeldLease
-from .runner import PollRunner
+from .lease import HeldLease
 
-_log = logging.getLogger("holdfast.trigger")
+_log = logging.getLogger("holdfast.worker")
 _RELEASE_SECONDS = 1.0
 _LOOK_AROUND_SECONDS = 0.2
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerTrigger:
-    """A trigger in a worker: what runs it, and how long it rests when there is nothing to do."""
+class StepOutcome(Protocol):
+    """What a step has done."""
 
-    runner: PollRunner
+    @property
+    def delivered(self) -> int:
+        """Return how much it has done."""
+        ...
+
+    @property
+    def caught_up(self) -> bool:
+        """Return whether there is nothing more to do now."""
+        ...
+
+
+class LeasedRunner(Protocol):
+    """Work under one lease."""
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        ...
+
+    def leased(self) -> AbstractContextManager[HeldLease]:
+        """Hold the lease, with a heartbeat beside whatever runs inside; ``LeaseConflictError`` when that cannot be."""
+        ...
+
+    def process_batch(self, lease: HeldLease) -> StepOutcome:
+        """Do one step under the lease."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedWork:
+    """Work in a worker: what runs it, and how long it rests when there is nothing to do."""
+
+    runner: LeasedRunner
     poll_seconds: float = 1.0
 
 
@@ -38,18 +69,18 @@ class _Delivered:
     batches: int = 0
 
 
-class TriggerWorker:
-    """Runs several triggers in one process."""
+class LeaseWorker:
+    """Runs several kinds of leased work in one process."""
 
     def __init__(
         self,
-        triggers: Sequence[WorkerTrigger],
+        works: Sequence[LeasedWork],
         stop: threading.Event,
         *,
         clock: Clock | None = None,
         drain_seconds: float = 30.0,
     ) -> None:
-        self._triggers = triggers
+        self._works = works
         self._stop = stop
         self._clock = clock or SystemClock()
         self._drain_seconds = drain_seconds
@@ -63,10 +94,8 @@ class TriggerWorker:
         another worker can take over at once; what that handler still does can no longer be committed.
         """
         threads = [
-            threading.Thread(
-                target=self._keep_running, args=(trigger,), name=f"trigger-{trigger.runner.name}", daemon=True
-            )
-            for trigger in self._triggers
+            threading.Thread(target=self._keep_running, args=(work,), name=f"holdfast-{work.runner.title}", daemon=True)
+            for work in self._works
         ]
         for thread in threads:
             thread.start()
@@ -86,30 +115,30 @@ class TriggerWorker:
                 lease.release(wait_seconds=_RELEASE_SECONDS)
         return bool(left)
 
-    def _keep_running(self, trigger: WorkerTrigger) -> None:
+    def _keep_running(self, work: LeasedWork) -> None:
         failures_in_a_row = 0
         is_standing_by = False
         while not self._stop.is_set():
             delivered = _Delivered()
             try:
-                self._run_leased(trigger, delivered)
+                self._run_leased(work, delivered)
             except LeaseConflictError as held:
                 if not is_standing_by:
-                    _log.info("Trigger '%s' stands by. %s", trigger.runner.name, held)
+                    _log.info("%s stands by. %s", work.runner.title, held)
                 failures_in_a_row, is_standing_by = 0, True
-                self._clock.wait(self._stop, trigger.poll_seconds)
-            except BaseException:  # logged by the runner's telemetry; a trigger outlives every error
+                self._clock.wait(self._stop, work.poll_seconds)
+            except BaseException:  # logged by the runner; the work outlives every error
                 failures_in_a_row = 0 if delivered.batches else failures_in_a_row + 1
                 self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures_in_a_row))
 
-    def _run_leased(self, trigger: WorkerTrigger, delivered: _Delivered) -> None:
-        with trigger.runner.leased() as lease, self._remembered(trigger.runner.name, lease):
-            _log.info("Trigger '%s' holds its lease with token %d", trigger.runner.name, lease.fencing_token)
+    def _run_leased(self, work: LeasedWork, delivered: _Delivered) -> None:
+        with work.runner.leased() as lease, self._remembered(work.runner.title, lease):
+            _log.info("%s holds its lease with token %d", work.runner.title, lease.fencing_token)
             while not self._stop.is_set() and not lease.lost.is_set():
-                outcome = trigger.runner.process_batch(lease)
+                outcome = work.runner.process_batch(lease)
                 delivered.batches += bool(outcome.delivered)
                 if outcome.caught_up:
-                    self._clock.wait(self._stop, trigger.poll_seconds)
+                    self._clock.wait(self._stop, work.poll_seconds)
 
     @contextmanager
     def _remembered(self, name: str, lease: HeldLease) -> Iterator[None]:

@@ -8,15 +8,23 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
-from ..core.errors import ConfigurationError, HandlerError, LostLeaseError
-from ..core.events import RowChange
-from ..state.lease import HeldLease
-from .context import PollContext
+from .errors import ConfigurationError, HandlerError, LostLeaseError
+from .handler_forms import is_async, is_generator
 
 _EVENTS_ONLY = 1
 _EVENTS_AND_CONTEXT = 2
+
+
+class Losable(Protocol):
+    """A lease, as far as a handler's call needs to know it."""
+
+    lost: threading.Event
+
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once the lease is lost; return what takes that back."""
+        ...
 
 
 class HandlerInvoker:
@@ -27,22 +35,23 @@ class HandlerInvoker:
         self._loop = loop
         _refuse_generator(handler)
         self._takes_context = _positional_parameters(handler) >= _EVENTS_AND_CONTEXT
-        self.is_async = _is_async(handler)
+        self.is_async = is_async(handler)
 
-    def invoke(self, events: list[RowChange], context: PollContext, lease: HeldLease) -> None:
-        """Call the handler and wait for it. Its own exceptions come through unchanged.
+    def invoke(self, events: list[Any], context: object, lease: Losable) -> object:
+        """Call the handler, wait for it and return its answer. Its own exceptions come through unchanged.
 
         Raises:
             LostLeaseError: an async handler was cancelled because the lease was lost.
         """
         result = self._handler(events, context) if self._takes_context else self._handler(events)
         if inspect.isawaitable(result):
-            _wait_for(result, lease, self._loop or _own_loop.running())
-        elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return _wait_for(result, lease, self._loop or _own_loop.running())
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise HandlerError(
                 "The handler returned a generator, which nobody runs, so the events were not handled. Handle them and "
                 "return."
             )
+        return result
 
 
 def _refuse_generator(handler: Callable[..., Any]) -> None:
@@ -51,8 +60,7 @@ def _refuse_generator(handler: Callable[..., Any]) -> None:
     Raises:
         ConfigurationError: it is a generator function.
     """
-    forms = (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004 - the method itself
-    if any(inspect.isgeneratorfunction(form) or inspect.isasyncgenfunction(form) for form in forms):
+    if is_generator(handler):
         name = getattr(handler, "__qualname__", repr(handler))
         raise ConfigurationError(
             f"Handler '{name}' is a generator (it has a yield), so calling it runs nothing. Remove the yield."
@@ -90,20 +98,14 @@ def _positional_parameters(handler: Callable[..., Any]) -> int:
     return len(positional)
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
-    unwrapped = inspect.unwrap(handler)
-    call = getattr(handler, "__call__", None)  # noqa: B004 - asking for the method itself, not whether it is callable
-    return any(inspect.iscoroutinefunction(form) for form in (handler, unwrapped, call))
-
-
-def _wait_for(awaitable: Awaitable[Any], lease: HeldLease, loop: asyncio.AbstractEventLoop) -> None:
+def _wait_for(awaitable: Awaitable[Any], lease: Losable, loop: asyncio.AbstractEventLoop) -> object:
     async def run() -> Any:
         return await awaitable
 
     future = asyncio.run_coroutine_threadsafe(run(), loop)
     forget = lease.when_lost(lambda: _cancel(future))
     try:
-        future.result()
+        return future.result()
     except (concurrent.futures.CancelledError, asyncio.CancelledError) as error:
         if lease.lost.is_set():
             raise LostLeaseError(

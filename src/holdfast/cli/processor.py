@@ -1,0 +1,287 @@
+"""``holdfast processor``: where processors stand, and what people do with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..app import Holdfast
+from ..core.clock import SystemClock
+from ..core.errors import ConfigurationError, NotFoundError, OutboxError
+from ..core.types import JsonObject
+from ..outbox.by_hand import ProcessorView
+from ..outbox.message import Checkpoint
+from ..records.audit import present_user
+from ..state.lease_worker import LeaseWorker
+from .exits import EXIT_CODES_HELP
+from .guard import YesOption, confirm, conflicts_refused
+from .options import AppOption, JsonOption, help_when_alone
+from .output import console, print_json, print_line, print_note, print_table
+from .records import app_with_tables, counted, shown_moment
+
+processor_app = typer.Typer(
+    help="See where processors stand, and promote, rebuild, stop or move them.",
+    epilog=EXIT_CODES_HELP,
+    invoke_without_command=True,
+)
+processor_app.callback()(help_when_alone)
+
+_LOOK_SECONDS = 0.2
+_COLUMNS = ("processor", "role", "status", "checkpoint", "behind", "run by", "waiting", "last change")
+
+_IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The processor's id.", show_default=False)]
+_SomeIdArgument = Annotated[str | None, typer.Argument(metavar="ID", help="Only this processor.", show_default=False)]
+_VersionOption = Annotated[
+    int | None,
+    typer.Option("--version", metavar="N", min=1, help="Which version; the newest when left out.", show_default=False),
+]
+_ForceOption = Annotated[bool, typer.Option("--force", help="Although it has not caught up.")]
+_RestartOption = Annotated[
+    bool, typer.Option("--restart", help="Empty the tables and begin anew, although a rebuild is under way.")
+]
+_TablesOption = Annotated[
+    list[str] | None,
+    typer.Option("--truncate", metavar="TABLE", help="Empty this table first; may be given several times."),
+]
+_ToArgument = Annotated[
+    str,
+    typer.Argument(metavar="PLACE", help="beginning, end, or a checkpoint from a listing.", show_default=False),
+]
+_ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown in listings.")]
+
+
+@processor_app.command("list")
+def list_processors(app: AppOption = None, processor_id: _SomeIdArgument = None, as_json: JsonOption = False) -> None:
+    """List the processors: who runs each, who waits for it, and how far it has come."""
+    hf = app_with_tables(app)
+    with _unknown_told():
+        views = hf.processors.by_hand.views(processor_id)
+    held = hf.processors.by_hand.held_back_by()
+    if as_json:
+        described = [described_processor(view) for view in views]
+        print_json({"processors": described, "held_back_by": None if held is None else str(held)})
+        return
+    if views:
+        print_table(_COLUMNS, map(_row, views))
+    else:
+        print_line("No processor is registered. One is when it first runs.")
+    if held is not None:
+        print_line(f"Messages wait for {held}.")
+    for view in views:
+        if view.place.reason:
+            print_line(f"{view.place.id}: {view.place.reason}")
+
+
+@processor_app.command("promote")
+def promote(
+    processor_id: _IdArgument,
+    app: AppOption = None,
+    version: _VersionOption = None,
+    force: _ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the version that runs beside the active one in its place. The other is retired and stops."""
+    hf = app_with_tables(app)
+    with conflicts_refused(), _unknown_told():
+        chosen = hf.processors.by_hand.promote(processor_id, version, actor=present_user(), force=force)
+    _tell({"processor_id": processor_id, "active_version": chosen}, as_json, f"Version {chosen} is active now.")
+
+
+@processor_app.command("stop")
+def stop(
+    processor_id: _IdArgument,
+    app: AppOption = None,
+    reason: _ReasonOption = "stopped by hand",
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver nothing more until it is resumed. A batch that is being handled is rolled back."""
+    hf = app_with_tables(app)
+    with _unknown_told():
+        count = hf.processors.by_hand.stop(processor_id, actor=present_user(), reason=reason)
+    _tell({"processor_id": processor_id, "stopped": count}, as_json, f"Stopped: {counted(count, 'partition')}.")
+
+
+@processor_app.command("resume")
+def resume(processor_id: _IdArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Let a stopped processor go on."""
+    hf = app_with_tables(app)
+    with _unknown_told():
+        count = hf.processors.by_hand.resume(processor_id, actor=present_user())
+    _tell({"processor_id": processor_id, "resumed": count}, as_json, f"Resumed: {counted(count, 'partition')}.")
+
+
+@processor_app.command("reset")
+def reset(
+    processor_id: _IdArgument,
+    place: _ToArgument,
+    app: AppOption = None,
+    version: _VersionOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the checkpoint by hand: to the beginning, the end, or a checkpoint."""
+    hf = app_with_tables(app)
+    by_hand = hf.processors.by_hand
+    with _unknown_told():
+        view = max(by_hand.views(processor_id), key=lambda found: found.place.id.version)
+        target = (
+            by_hand.end_of(view.place) if place == "end" else None if place == "beginning" else Checkpoint.parse(place)
+        )
+        again = by_hand.behind(view.place, target)
+        confirm(
+            f"Processor '{processor_id}' would go on {_shown_place(target)}: {counted(again, 'message')} from there, "
+            f"{view.behind:,} from where it is now.",
+            word=processor_id,
+            what="the processor's id",
+            yes=yes,
+        )
+        count = by_hand.reset(processor_id, target, actor=present_user(), version=version)
+    answer: JsonObject = {"processor_id": processor_id, "to": None if target is None else str(target), "moved": count}
+    _tell(answer, as_json, f"Moved: {counted(count, 'partition')}.")
+
+
+@processor_app.command("forget")
+def forget(
+    processor_id: _IdArgument,
+    app: AppOption = None,
+    version: _VersionOption = None,
+    yes: YesOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Although someone runs it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what is stored of a processor that is no more, so that retention does not wait for it."""
+    hf = app_with_tables(app)
+    effect = f"The checkpoints of processor '{processor_id}' would be deleted; if it runs again, it starts anew."
+    with conflicts_refused(), _unknown_told():
+        hf.processors.by_hand.views(processor_id)
+        confirm(effect, word=processor_id, what="the processor's id", yes=yes)
+        count = hf.processors.by_hand.forget(processor_id, version, actor=present_user(), force=force)
+    _tell({"processor_id": processor_id, "forgotten": count}, as_json, f"Forgotten: {counted(count, 'partition')}.")
+
+
+@processor_app.command("rebuild")
+def rebuild(
+    processor_id: _IdArgument,
+    app: AppOption = None,
+    truncate: _TablesOption = None,
+    version: _VersionOption = None,
+    restart: _RestartOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Empty the tables a processor fills and deliver every message again.
+
+    Both are one transaction. If this ends half-way, run it again: it goes on, and nothing is emptied twice.
+    """
+    hf = app_with_tables(app)
+    processor = hf.processors.get(processor_id, version)
+    hf.processors.register()
+    by_hand = hf.processors.by_hand
+    tables = truncate or []
+    is_under_way = by_hand.is_rebuilding(processor_id, processor.version) and not restart
+    if not is_under_way:
+        emptied = f"table {', '.join(tables)} would be emptied and " if tables else ""
+        confirm(
+            f"Processor '{processor_id}' version {processor.version}: {emptied}every message would be delivered again.",
+            word=processor_id,
+            what="the processor's id",
+            yes=yes,
+        )
+    began = by_hand.start_rebuild(
+        processor_id, tables, actor=present_user(), version=processor.version, restart=restart
+    )
+    print_note("The tables are empty; replaying." if began else "A rebuild is under way; going on with it.")
+    replayed = _replay(hf, processor_id, processor.version)
+    _tell({"processor_id": processor_id, "replayed": replayed}, as_json, f"Rebuilt: {counted(replayed, 'message')}.")
+
+
+def _replay(hf: Holdfast, processor_id: str, version: int) -> int:
+    """Run the processor beside whoever else does, show how far it is, and return how many messages there were."""
+    by_hand, clock, pause = hf.processors.by_hand, SystemClock(), threading.Event()
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with _worker(hf, processor_id, version), Progress(*columns, console=console(stderr=True)) as bar:
+        task = bar.add_task("replay", total=None)
+        while True:
+            progress = by_hand.rebuild_progress(processor_id, version)
+            bar.update(task, completed=progress.done, total=progress.total)
+            if progress.is_over:
+                by_hand.end_rebuild(processor_id)
+                return progress.total
+            for view in by_hand.views(processor_id):
+                if view.place.id.version == version and not view.place.may_run:
+                    raise OutboxError(f"Processor {view.place.id} was stopped: {view.place.reason}. The rebuild waits.")
+            clock.wait(pause, _LOOK_SECONDS)
+
+
+@contextmanager
+def _worker(hf: Holdfast, processor_id: str, version: int) -> Iterator[None]:
+    stop = threading.Event()
+    worker = LeaseWorker(hf.processors.works(processor_id, version), stop)
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _unknown_told() -> Iterator[None]:
+    try:
+        yield
+    except NotFoundError as error:
+        raise ConfigurationError(f"{error} Nothing was changed. Look with 'holdfast processor list'.") from None
+
+
+def described_processor(view: ProcessorView) -> JsonObject:
+    """Return a partition of a processor as JSON."""
+    place = view.place
+    return {
+        "processor_id": place.id.processor_id,
+        "version": place.id.version,
+        "partition": place.id.partition,
+        "partitions": place.partitions,
+        "order": place.reading_order,
+        "role": place.role.value,
+        "status": place.status.value,
+        "reason": place.reason,
+        "checkpoint": None if place.checkpoint is None else str(place.checkpoint),
+        "behind": view.behind,
+        "fencing_token": place.fencing_token,
+        "run_by": view.holder,
+        "lease_until": None if view.lease_until is None else view.lease_until.isoformat(),
+        "waiting": view.waiting,
+        "rebuild_to": None if place.rebuild_to is None else str(place.rebuild_to),
+        "updated_at": place.updated_at.isoformat(),
+    }
+
+
+def _row(view: ProcessorView) -> tuple[str, ...]:
+    place = view.place
+    return (
+        str(place.id),
+        place.role.value,
+        "rebuilding" if place.rebuild_to is not None else place.status.value,
+        _shown_place(place.checkpoint),
+        f"{view.behind:,}",
+        view.holder or "nobody",
+        ", ".join(view.waiting) or "nobody",
+        shown_moment(place.updated_at),
+    )
+
+
+def _shown_place(checkpoint: Checkpoint | None) -> str:
+    return "at the beginning" if checkpoint is None else f"behind {checkpoint}"
+
+
+def _tell(answer: JsonObject, as_json: bool, sentence: str) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(sentence)

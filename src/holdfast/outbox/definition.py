@@ -1,0 +1,130 @@
+"""A processor as it was declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from ..core.invocation import HandlerInvoker
+from ..core.names import checked_name
+from ..core.retry import RetryPolicy
+from ..state.heartbeat import checked_interval
+from .checkpoints import PartitionId
+from .message import Checkpoint
+from .reader import READING_ORDERS
+
+STARTS = ("beginning", "end", "stored")
+ON_ERROR = ("stop", "dead_letter")
+_LONGEST_ID = 100
+_MOST_PARTITIONS = 256
+_MOST_IN_A_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSettings:
+    """How a processor works."""
+
+    start_from: str | Checkpoint
+    types: tuple[str, ...] | None
+    version: int
+    partitions: int
+    batch_size: int
+    order: str
+    transactional: bool
+    lease_seconds: float
+    heartbeat_seconds: float | None
+    poll_seconds: float
+    retry_policy: RetryPolicy
+    on_error: str
+
+
+class Processor:
+    """A handler with its settings, checked."""
+
+    def __init__(self, processor_id: str, handler: Callable[..., Any], settings: ProcessorSettings) -> None:
+        self.id = _checked_id(processor_id)
+        self.handler = handler
+        self.settings = settings
+        _check(self.id, settings)
+        self.invoker = HandlerInvoker(handler)
+
+    @property
+    def version(self) -> int:
+        """Return the declared version."""
+        return self.settings.version
+
+    @property
+    def partition_ids(self) -> list[PartitionId]:
+        """Return the partitions, in order."""
+        return [PartitionId(self.id, self.version, number) for number in range(self.settings.partitions)]
+
+    def __repr__(self) -> str:
+        return f"Processor({self.id!r}, version={self.version})"
+
+
+def checked_start(processor_id: str, given: object) -> str | Checkpoint:
+    """Return where a new processor starts.
+
+    Raises:
+        ConfigurationError: it is neither one of the words nor a checkpoint.
+    """
+    if isinstance(given, Checkpoint) or (isinstance(given, str) and given in STARTS):
+        return given
+    if isinstance(given, str) and ":" in given:
+        return Checkpoint.parse(given)
+    raise ConfigurationError(
+        f"Processor '{processor_id}': start_from={given!r} is not known. Use 'beginning', 'end', 'stored', or a "
+        "checkpoint such as Checkpoint(745, 12)."
+    )
+
+
+def checked_types(processor_id: str, given: Sequence[object] | None) -> tuple[str, ...] | None:
+    """Return the wanted types, None for all.
+
+    Raises:
+        ConfigurationError: it is not a list of names.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) or not given or not all(isinstance(name, str) and name for name in given):
+        raise ConfigurationError(
+            f"Processor '{processor_id}': types={given!r} must be a list of message types, such as ['OrderPlaced']; "
+            "leave it out for all."
+        )
+    return tuple(str(name) for name in given)
+
+
+def _checked_id(processor_id: object) -> str:
+    checked = checked_name("The processor id", processor_id)
+    if len(checked) > _LONGEST_ID:
+        raise ConfigurationError(
+            f"The processor id '{checked[:40]}…' is too long: use at most {_LONGEST_ID} characters."
+        )
+    return checked
+
+
+def _check(processor_id: str, settings: ProcessorSettings) -> None:
+    for name, value, most in (
+        ("version", settings.version, 2**31 - 1),
+        ("partitions", settings.partitions, _MOST_PARTITIONS),
+        ("batch_size", settings.batch_size, _MOST_IN_A_BATCH),
+    ):
+        if type(value) is not int or not 1 <= value <= most:
+            raise ConfigurationError(
+                f"Processor '{processor_id}': {name}={value!r} must be a whole number from 1 to {most:,}."
+            )
+    lengths: dict[str, object] = {"lease_seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
+    for name, seconds in lengths.items():
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or seconds <= 0:
+            raise ConfigurationError(f"Processor '{processor_id}': {name}={seconds!r} must be a number above 0.")
+    if settings.order not in READING_ORDERS:
+        raise ConfigurationError(
+            f"Processor '{processor_id}': order={settings.order!r} is not known: use one of {READING_ORDERS}."
+        )
+    if settings.on_error not in ON_ERROR:
+        raise ConfigurationError(
+            f"Processor '{processor_id}': on_error={settings.on_error!r} is not known: use 'stop' or 'dead_letter'."
+        )
+    checked_interval(settings.heartbeat_seconds, settings.lease_seconds)

@@ -1,0 +1,174 @@
+"""Messages a processor could not handle: into the dead letters with the checkpoint, and back by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import and_, delete, exists, insert, select
+from sqlalchemy.engine import Connection, Engine
+
+from ..core.clock import Clock
+from ..records import audit
+from ..records.database import changing, reading
+from ..records.dead_letters import DeadLetter, DeadLetters, new_letter
+from ..records.putting_back import Refusal, no_longer_pending
+from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, is_any_of
+from .message import Message
+from .schema import checkpoints_table, redeliveries_table
+
+ENGINE_PREFIX = "processor:"
+QUEUE = "outbox"
+_redeliveries = redeliveries_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """A message that was put back."""
+
+    id: int
+    partition: PartitionId
+    message: Message
+    attempts: int
+
+
+class Letters:
+    """What cannot be handled, and what was put back."""
+
+    def __init__(self, engine: Engine, checkpoints: CheckpointStore, clock: Clock) -> None:
+        self._engine = checkpoints.engine
+        self._checkpoints = checkpoints
+        self._dead_letters = DeadLetters(checkpoints.engine)
+        self._clock = clock
+
+    def move(self, partition: PartitionId, move: Move, token: int) -> CheckpointResult:
+        """Move a checkpoint in a transaction of its own; nothing is kept when it is not stored."""
+        with changing(self._engine) as connection:
+            return self._checkpoints.store(connection, partition, move, token=token)
+
+    def bury(
+        self,
+        partition: PartitionId,
+        message: Message,
+        move: Move,
+        token: int,
+        *,
+        error: str,
+        attempts: int,
+        first_failed_at: Any,
+        last_failed_at: Any,
+    ) -> CheckpointResult:
+        """Write a dead letter and move the checkpoint past its message, both or neither."""
+        letter = _letter(partition, message, error, attempts, first_failed_at, last_failed_at)
+        with changing(self._engine) as connection:
+            result = self._checkpoints.store(connection, partition, move, token=token)
+            if result is CheckpointResult.STORED:
+                self._dead_letters.add(connection, letter)
+        return result
+
+    def next_redelivery(self, partition: PartitionId) -> Redelivery | None:
+        """Return the first message that was put back for a partition."""
+        query = select(redeliveries_table).where(
+            _redeliveries.processor_id == partition.processor_id,
+            _redeliveries.version == partition.version,
+            _redeliveries.partition_number == partition.partition,
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(query.order_by(_redeliveries.id).limit(1)).one_or_none()
+        return None if row is None else Redelivery(row.id, partition, message_in(row.message), row.attempts)
+
+    def take(self, connection: Connection, found: Redelivery, token: int) -> bool:
+        """Remove a message that was put back, inside the transaction of its delivery; False when it is not ours."""
+        in_charge = exists(
+            select(checkpoints_table.c.version).where(
+                is_any_of([found.partition]), checkpoints_table.c.fencing_token == token
+            )
+        )
+        removed = connection.execute(delete(redeliveries_table).where(and_(_redeliveries.id == found.id, in_charge)))
+        return removed.rowcount == 1
+
+    def forget(self, found: Redelivery, token: int) -> None:
+        """Remove a message that was put back and handled."""
+        with changing(self._engine) as connection:
+            self.take(connection, found, token)
+
+    def bury_again(
+        self, found: Redelivery, token: int, error: str, first_failed_at: datetime, last_failed_at: datetime
+    ) -> None:
+        """Turn a message that was put back and failed again into a dead letter."""
+        letter = _letter(found.partition, found.message, error, found.attempts + 1, first_failed_at, last_failed_at)
+        with changing(self._engine) as connection:
+            if self.take(connection, found, token):
+                self._dead_letters.add(connection, letter)
+
+
+class ProcessorHome:
+    """Where the dead letters of processors go back to: delivered again, alone, to the partition they came from."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
+        """Put back what is Pending, and return why the others cannot be."""
+        kept = DeadLetters(self._engine)
+        pending = {(letter.engine, letter.row_key): letter for letter in kept.lock_pending(connection, letters)}
+        refusals: list[Refusal] = []
+        for key in [(letter.engine, letter.row_key) for letter in letters]:
+            letter = pending.get(key)
+            if letter is None:
+                refusals.append(no_longer_pending(kept.get(*key, connection), *key))
+                continue
+            connection.execute(insert(redeliveries_table).values(_redelivery_of(letter)))
+            retried_as = letter.item_id or letter.correlation_id
+            kept.mark_retried(connection, letter, retried_as, actor)
+            audit.record(connection, actor, "dlq retry", "/".join(key), {"retried_as": retried_as})
+        return refusals
+
+
+def _redelivery_of(letter: DeadLetter) -> dict[str, object]:
+    version, partition = _home(letter)
+    return {
+        "processor_id": letter.engine.removeprefix(ENGINE_PREFIX),
+        "version": version,
+        "partition_number": partition,
+        "message": letter.original_message,
+        "attempts": letter.dequeue_count,
+    }
+
+
+def message_in(text: str) -> Message:
+    """Return the message a dead letter holds."""
+    values = json.loads(text)
+    values["appended_at"] = datetime.fromisoformat(values["appended_at"])
+    return Message(**values)
+
+
+def _home(letter: DeadLetter) -> tuple[int, int]:
+    version, _, partition = letter.instance_id.removeprefix("v").partition(".p")
+    return int(version), int(partition)
+
+
+def _letter(
+    partition: PartitionId,
+    message: Message,
+    error: str,
+    attempts: int,
+    first_failed_at: datetime,
+    last_failed_at: datetime,
+) -> DeadLetter:
+    values = {**asdict(message), "headers": dict(message.headers), "appended_at": message.appended_at.isoformat()}
+    return new_letter(
+        item=message.message_id,
+        engine=f"{ENGINE_PREFIX}{partition.processor_id}",
+        instance_id=f"v{partition.version}.p{partition.partition}",
+        original_queue=QUEUE,
+        original_message=json.dumps(values, ensure_ascii=False),
+        error_message=error,
+        dequeue_count=attempts,
+        first_failure_at=first_failed_at,
+        last_failure_at=last_failed_at,
+        correlation_id=message.correlation_id or message.message_id,
+    )

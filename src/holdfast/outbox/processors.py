@@ -1,0 +1,408 @@
+"""An application's processors: what is declared, where each stands, and what runs them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy.engine import Engine
+
+from ..core.clock import Clock
+from ..core.config import DbConfig
+from ..core.engine import EngineProvider, use_wal
+from ..core.errors import ConfigurationError, LeaseConflictError, OutboxError
+from ..core.retry import RetryPolicy
+from ..core.telemetry import MetricsCollector
+from ..state.documents import DocumentStore
+from ..state.lease_worker import LeasedWork
+from ..state.store import StateStore
+from .by_hand import ByHand
+from .checkpoints import CheckpointStore, PartitionId, Place, Role, Status
+from .cluster import Cluster
+from .definition import Processor, ProcessorSettings, checked_start, checked_types
+from .message import Checkpoint
+from .reader import OutboxReader, Selection
+from .runner import PartitionRunner
+from .sequencer import Sequencer
+from .sinks.protocol import Sink, relaying
+from .telemetry import ProcessorTelemetry
+from .upkeep import Upkeep
+
+LEASES = "holdfast.processors"
+_POOL_SIZE = 5
+_POOL_RECYCLE_SECONDS = 3595  # differs from the other pools, so that none is shared
+_HANDLERS_RECYCLE_SECONDS = 3594
+_SEQUENCER_POLL_SECONDS = 0.05
+_DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
+_WAIT_SECONDS = 0.02
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
+
+
+class Processors:
+    """The processors of one application. Nothing connects until something runs.
+
+    Args:
+        provider: makes the connection pools: one for reading and checkpoints, one for ``context.transaction``.
+        config: the database of the outbox.
+        documents: where leases are kept.
+    """
+
+    def __init__(
+        self,
+        provider: EngineProvider,
+        config: DbConfig,
+        documents: Callable[[], DocumentStore],
+        *,
+        clock: Clock,
+        metrics: MetricsCollector | None = None,
+        retention: timedelta | None = None,
+    ) -> None:
+        self._provider = provider
+        self._config = config
+        self._documents = documents
+        self._clock = clock
+        self._telemetry = ProcessorTelemetry(metrics, clock)
+        self._retention = retention
+        self._processors: dict[tuple[str, int], Processor] = {}
+        self._leases: StateStore | None = None
+
+    # Declaring
+
+    def processor(
+        self,
+        processor_id: str,
+        *,
+        start_from: str | Checkpoint = "beginning",
+        types: Sequence[str] | None = None,
+        version: int = 1,
+        partitions: int = 1,
+        batch_size: int = 100,
+        order: str = "transaction",
+        transactional: bool = True,
+        lease_seconds: float = 30.0,
+        heartbeat_seconds: float | None = None,
+        poll_seconds: float = 0.2,
+        retry_policy: RetryPolicy | None = None,
+        on_error: str = "stop",
+    ) -> Callable[[_Handler], _Handler]:
+        """Deliver the outbox's messages to the decorated function, ``def`` or ``async def``, in order.
+
+        The function gets a list of messages, or the list and a ``ProcessorContext``.
+
+        Args:
+            processor_id: what its checkpoint is kept under, so it should not change.
+            start_from: where a processor starts that has no checkpoint yet: ``beginning``, ``end``, a ``Checkpoint``,
+                or ``stored``, which refuses to start without one.
+            types: only messages of these types; all when left out.
+            version: a higher one than that in use runs beside it from ``start_from`` on, until it is promoted.
+            partitions: how many parts to split the messages into, by key; each has its own lease and checkpoint.
+            batch_size: how many messages are handled in one transaction, at most.
+            order: ``transaction``: by (transaction, position). ``position``: by position, which keeps the order in
+                which writers of the same key held its lock.
+            transactional: have the checkpoint commit with what the handler writes through ``context.transaction``.
+                False for handlers that write elsewhere: then messages may come again after a crash.
+            lease_seconds: how long after its death another instance takes over.
+            heartbeat_seconds: how often the lease is extended; a third of it when left out.
+            poll_seconds: how long to wait when there is nothing to read.
+            retry_policy: how often a failed batch is tried again at once, and how late.
+            on_error: what then: ``stop``, or ``dead_letter`` for the messages that fail alone, too.
+
+        Raises:
+            ConfigurationError: the declaration is wrong.
+        """
+        if callable(processor_id):
+            raise ConfigurationError('Write @hf.processor("id") with an id: its checkpoint is kept under it.')
+        settings = ProcessorSettings(
+            start_from=checked_start(processor_id, start_from),
+            types=checked_types(processor_id, types),
+            version=version,
+            partitions=partitions,
+            batch_size=batch_size,
+            order=order,
+            transactional=transactional,
+            lease_seconds=lease_seconds,
+            heartbeat_seconds=heartbeat_seconds,
+            poll_seconds=poll_seconds,
+            retry_policy=retry_policy or RetryPolicy(max_retries=3, base_delay_seconds=0.5, max_delay_seconds=30.0),
+            on_error=on_error,
+        )
+
+        def register(handler: _Handler) -> _Handler:
+            self._add(Processor(processor_id, handler, settings))
+            return handler
+
+        return register
+
+    def relay(self, processor_id: str, sink: Sink, **options: Any) -> None:
+        """Send the outbox's messages to another system, in order, at least once, with their message ids.
+
+        ``options`` are those of ``processor``; the checkpoint is stored after the sink has taken a batch.
+        """
+        self.processor(processor_id, transactional=False, **options)(relaying(sink))
+
+    def _add(self, processor: Processor) -> None:
+        key = (processor.id, processor.version)
+        if key in self._processors:
+            raise ConfigurationError(
+                f"There are two processors '{processor.id}' of version {processor.version}. Give one another id, or a "
+                "higher version to run beside the other."
+            )
+        self._processors[key] = processor
+
+    @property
+    def declared(self) -> list[Processor]:
+        """Return the declared processors."""
+        return list(self._processors.values())
+
+    def get(self, processor_id: str, version: int | None = None) -> Processor:
+        """Return a declared processor, its highest version when none is named.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        found = [item for item in self.declared if item.id == processor_id and version in (None, item.version)]
+        if not found:
+            known = ", ".join(f"{item.id} v{item.version}" for item in self.declared) or "none"
+            raise ConfigurationError(f"There is no processor '{processor_id}' here. Declared: {known}.")
+        return max(found, key=lambda item: item.version)
+
+    # Where they stand
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Return where processors stand."""
+        return CheckpointStore(self.engine)
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine for reading and checkpoints, which handlers do not use."""
+        return self._engine(_POOL_SIZE, _POOL_RECYCLE_SECONDS)
+
+    @property
+    def leases(self) -> StateStore:
+        """Return where leases are kept: one document for each partition, for all applications of a database."""
+        if self._leases is None:
+            self._leases = StateStore(self._documents(), app_name=LEASES, clock=self._clock)
+        return self._leases
+
+    @property
+    def by_hand(self) -> ByHand:
+        """Return what people do: list, promote, stop, resume, rebuild, forget."""
+        return ByHand(self.engine, self.checkpoints, self.leases)
+
+    def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
+        own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
+        engine = self._provider.get_engine(own_pool)
+        if engine.dialect.name not in _DIALECTS:
+            raise ConfigurationError(
+                f"Processors are not there for {engine.dialect.name}. Use PostgreSQL, MariaDB, MySQL or SQLite."
+            )
+        if engine.dialect.name == "sqlite":
+            use_wal(engine)
+        return engine
+
+    def register(self) -> None:
+        """Write down every declared processor that is not known yet.
+
+        Raises:
+            ConfigurationError: what is stored does not fit what is declared.
+        """
+        checkpoints = self.checkpoints
+        for processor in self.declared:
+            known = checkpoints.of(processor.id)
+            _check_known(processor, known)
+            if not any(place.id.version == processor.version for place in known):
+                checkpoints.register(self._new_places(processor, known))
+
+    def _new_places(self, processor: Processor, known: Sequence[Place]) -> list[Place]:
+        settings = processor.settings
+        start = self._start(processor)
+        role = Role.BESIDE if any(place.role is Role.ACTIVE for place in known) else Role.ACTIVE
+        highest = None if start is None else start.position
+        return [
+            Place(
+                partition,
+                settings.partitions,
+                settings.order,
+                role,
+                Status.RUNNING,
+                None,
+                0,
+                start,
+                highest,
+                None,
+                None,
+                None,
+                self._clock.now(),
+            )
+            for partition in processor.partition_ids
+        ]
+
+    def _start(self, processor: Processor) -> Checkpoint | None:
+        match processor.settings.start_from:
+            case Checkpoint() as checkpoint:
+                return checkpoint
+            case "end":
+                return self._reader(processor, processor.partition_ids[0]).end()
+            case "stored":
+                raise ConfigurationError(
+                    f"Processor '{processor.id}' version {processor.version} has no stored checkpoint, and "
+                    "start_from='stored' asks for one. Start it from 'beginning' or 'end' once."
+                )
+        return None
+
+    # Running
+
+    def works(self, processor_id: str | None = None, version: int | None = None) -> list[LeasedWork]:
+        """Return what a worker runs: every partition of every declared processor, or of one, and what they need."""
+        if not self.declared:
+            return []
+        upkeep = Upkeep(self.engine, self.checkpoints, self._clock, self._retention)
+        works = [
+            LeasedWork(self.runner(processor, partition, upkeep), processor.settings.poll_seconds)
+            for processor in self.declared
+            if processor_id in (None, processor.id) and version in (None, processor.version)
+            for partition in processor.partition_ids
+        ]
+        if self.engine.dialect.name in ("mysql", "mariadb"):
+            works.append(LeasedWork(self.sequencer(), _SEQUENCER_POLL_SECONDS))
+        return works
+
+    def sequencer(self) -> Sequencer:
+        """Return what numbers messages on MariaDB and MySQL."""
+        return Sequencer(self.engine, self.leases, self._clock)
+
+    def runner(self, processor: Processor, partition: PartitionId, upkeep: Upkeep | None = None) -> PartitionRunner:
+        """Return what runs one partition."""
+        engine, checkpoints = self.engine, self.checkpoints
+        return PartitionRunner(
+            processor,
+            partition,
+            reader=self._reader(processor, partition),
+            checkpoints=checkpoints,
+            leases=self.leases,
+            cluster=Cluster(engine, checkpoints),
+            engine=self._engine(self._config.pool_size, _HANDLERS_RECYCLE_SECONDS),
+            telemetry=self._telemetry,
+            upkeep=upkeep or Upkeep(engine, checkpoints, self._clock),
+            clock=self._clock,
+        )
+
+    def _reader(self, processor: Processor, partition: PartitionId) -> OutboxReader:
+        settings = processor.settings
+        selection = Selection(settings.types, settings.partitions, partition.partition)
+        return OutboxReader(self.engine, selection, settings.order)
+
+    # Waiting
+
+    def when_caught_up(self, processor_id: str, *, version: int | None = None, timeout_seconds: float = 30.0) -> None:
+        """Wait until a processor has passed every message that is committed now. It must be running somewhere.
+
+        Raises:
+            OutboxError: it has not within that time, or it was stopped.
+        """
+        processor = self.get(processor_id, version)
+        waiting = CaughtUp(self, processor)
+        deadline = self._clock.monotonic() + timeout_seconds
+        while not waiting.look():
+            if self._clock.monotonic() >= deadline:
+                raise OutboxError(
+                    f"Processor '{processor_id}' did not catch up within {timeout_seconds:g} s: {waiting}."
+                )
+            self._clock.wait(threading.Event(), _WAIT_SECONDS)
+
+    def run_until_caught_up(self, processor_id: str, *, version: int | None = None) -> int:
+        """Run a processor here, in this thread, until nothing is left to read; return how many messages it delivered.
+
+        For scripts and tests.
+
+        Raises:
+            LeaseConflictError: another process runs it, or it was stopped.
+        """
+        processor = self.get(processor_id, version)
+        self.register()
+        if self.engine.dialect.name in ("mysql", "mariadb"):
+            self._number_everything()
+        delivered = 0
+        for partition in processor.partition_ids:
+            runner = self.runner(processor, partition)
+            with runner.leased() as lease:
+                while not (step := runner.process_batch(lease)).caught_up or step.delivered:
+                    delivered += step.delivered
+        return delivered
+
+    def _number_everything(self) -> None:
+        sequencer = self.sequencer()
+        try:
+            with sequencer.leased() as lease:
+                while not sequencer.process_batch(lease).caught_up:
+                    pass
+        except LeaseConflictError:
+            pass  # another process does
+
+
+class CaughtUp:
+    """Whether a processor has passed what was committed when this was made."""
+
+    def __init__(self, processors: Processors, processor: Processor) -> None:
+        self._processor = processor
+        self._checkpoints = processors.checkpoints
+        self._readers = [processors._reader(processor, partition) for partition in processor.partition_ids]
+        self._last = self._readers[0].last()
+        self._places: list[Place] = []
+
+    def __str__(self) -> str:
+        return "; ".join(f"{place.id} is at {place.checkpoint} of {self._last}" for place in self._places)
+
+    def look(self) -> bool:
+        """Return whether it has.
+
+        Raises:
+            OutboxError: it was stopped.
+        """
+        if self._last is None:
+            return True
+        self._places = self._checkpoints.of(self._processor.id, self._processor.version)
+        for place in self._places:
+            if not place.may_run:
+                raise OutboxError(f"Processor {place.id} does not run: {place.reason or place.role.value}.")
+        return bool(self._places) and all(self._has_passed(place) for place in self._places)
+
+    def _has_passed(self, place: Place) -> bool:
+        return self._last is not None and place.checkpoint is not None and place.checkpoint >= self._last
+
+
+def _check_known(processor: Processor, known: Sequence[Place]) -> None:
+    """Refuse a declaration that does not fit what is stored.
+
+    Raises:
+        ConfigurationError: the id is in use with a higher version, or this version with other partitions or order.
+    """
+    active = max((place.id.version for place in known if place.role is Role.ACTIVE), default=0)
+    if processor.version < active:
+        raise ConfigurationError(
+            f"Processor '{processor.id}' is in use at version {active}, and version {processor.version} is declared "
+            "here. Deploy the newer code, or give the older one another id."
+        )
+    same = [place for place in known if place.id.version == processor.version]
+    if not same:
+        return
+    if same[0].partitions != processor.settings.partitions:
+        raise ConfigurationError(
+            f"Processor '{processor.id}' version {processor.version} is stored with {same[0].partitions} partitions, "
+            f"and {processor.settings.partitions} are declared: keys would move between checkpoints. Raise the version "
+            "to start it anew beside the old one, or keep the number."
+        )
+    if same[0].reading_order != processor.settings.order:
+        raise ConfigurationError(
+            f"Processor '{processor.id}' version {processor.version} is stored with order='{same[0].reading_order}', "
+            f"and '{processor.settings.order}' is declared: the checkpoint would mean another place. Raise the version."
+        )
+    if same[0].role is Role.RETIRED:
+        raise ConfigurationError(
+            f"Processor '{processor.id}' version {processor.version} was retired when version {active} was promoted. "
+            "Remove it from the code, or raise its version."
+        )

@@ -1,0 +1,181 @@
+"""Reading the outbox in its order, and only as far as nothing can appear any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.engine import Connection, Engine
+
+from ..core.engine import autocommit
+from ..core.errors import ConfigurationError
+from ..core.named_sql import family
+from ..core.postgres_writers import WriterBarrier
+from ..records.database import translated
+from .message import Checkpoint, Message
+from .statements import named
+
+READING_ORDERS = ("transaction", "position")
+_LOOK_AHEAD = 10
+_MOST_LOOKED_AT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages are wanted: of these types (None: all), with keys of this partition."""
+
+    types: tuple[str, ...] | None = None
+    partitions: int = 1
+    partition: int = 0
+
+    @property
+    def is_everything(self) -> bool:
+        """Return whether nothing is left out."""
+        return self.types is None and self.partitions == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was read: the wanted messages, and the place that is reached when they are done.
+
+    ``reached`` is None when there is nothing new. It may be further than the last message: what lies between is not
+    wanted. ``is_full`` says that there is probably more to read at once.
+    """
+
+    messages: list[Message]
+    reached: Checkpoint | None
+    highest_position: int
+    is_full: bool
+
+
+NOTHING = Batch([], None, 0, False)
+
+
+class OutboxReader:
+    """Reads for one partition of one processor.
+
+    Args:
+        engine: where the outbox is.
+        selection: what is wanted.
+        order: ``transaction`` for the order (transaction, position); ``position`` for the order of positions alone.
+    """
+
+    def __init__(self, engine: Engine, selection: Selection, order: str = "transaction") -> None:
+        if order not in READING_ORDERS:
+            raise ConfigurationError(f"order={order!r} is not known: use 'transaction' or 'position'.")
+        self._engine = engine
+        self._dialect = family(engine.dialect.name)
+        self._selection = selection
+        self._by_position = order == "position" and self._dialect == "postgresql"
+        self._barrier = WriterBarrier("holdfast_outbox", "position") if self._by_position else None
+
+    def read(self, after: Checkpoint | None, batch_size: int) -> Batch:
+        """Return the next messages behind a checkpoint (None: from the beginning)."""
+        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
+            if self._selection.is_everything and not self._by_position:
+                return self._read_all(connection, after, batch_size)
+            return self._read_some(connection, after, batch_size)
+
+    def end(self) -> Checkpoint | None:
+        """Return the last message that can be read now, None when there is none."""
+        if self._barrier is not None:
+            return self._end_by_position(self._barrier)
+        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
+            row = connection.exec_driver_sql(named.statement(self._dialect, "end")).one_or_none()
+        return None if row is None else self._place(row[0], row[1])
+
+    def _end_by_position(self, barrier: WriterBarrier) -> Checkpoint | None:
+        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
+            bound = barrier.advance(connection).bound
+        return Checkpoint(0, bound - 1) if isinstance(bound, int) else None
+
+    def last(self) -> Checkpoint | None:
+        """Return the last message that is committed now, whether or not it can be read yet."""
+        name = "last_by_position" if self._by_position else "last"
+        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
+            row = connection.exec_driver_sql(named.statement(self._dialect, name)).one_or_none()
+        return None if row is None else self._place(row[0], row[1])
+
+    def _read_all(self, connection: Connection, after: Checkpoint | None, batch_size: int) -> Batch:
+        values = {**_behind(after), "batch_size": batch_size}
+        rows = connection.exec_driver_sql(named.statement(self._dialect, "read"), values).fetchall()
+        if not rows:
+            return NOTHING
+        messages = [_message(row) for row in rows]
+        highest = max(message.position for message in messages)
+        return Batch(messages, messages[-1].checkpoint, highest, len(rows) == batch_size)
+
+    def _read_some(self, connection: Connection, after: Checkpoint | None, batch_size: int) -> Batch:
+        look_at = min(_MOST_LOOKED_AT, batch_size * _LOOK_AHEAD)
+        values: dict[str, object] = {
+            **_behind(after),
+            "batch_size": batch_size,
+            "look_at": look_at,
+            "partitions": self._selection.partitions,
+            "partition": self._selection.partition,
+            "types": self._types(),
+        }
+        name = "read_some"
+        if self._barrier is not None:
+            name, bound = "read_by_position", self._barrier.advance(connection).bound
+            if bound is None:
+                return NOTHING
+            values["bound"] = bound
+        rows = connection.exec_driver_sql(named.statement(self._dialect, name), values).fetchall()
+        return self._reached(rows, batch_size)
+
+    def _reached(self, rows: Sequence[Sequence[Any]], batch_size: int) -> Batch:
+        if not rows:
+            return NOTHING
+        messages = [_message(row[3:]) for row in rows if row[5] is not None]
+        if len(messages) < batch_size:
+            return Batch(messages, self._place(rows[0][0], rows[0][1]), rows[0][2], is_full=False)
+        last = messages[-1]
+        return Batch(messages, self._place(last.transaction_id, last.position), rows[0][2], is_full=True)
+
+    def behind(self, after: Checkpoint | None, most: int = 100_000) -> int:
+        """Return how many messages, wanted or not, lie behind a checkpoint, counted up to ``most``."""
+        name = "behind_by_position" if self._by_position else "behind"
+        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
+            values = {**_behind(after), "most": most}
+            return int(connection.exec_driver_sql(named.statement(self._dialect, name), values).scalar_one())
+
+    def _place(self, transaction_id: object, position: int) -> Checkpoint:
+        return Checkpoint(0 if self._by_position else int(str(transaction_id)), position)
+
+    def _types(self) -> object:
+        types = self._selection.types
+        if types is None:
+            return None
+        return list(types) if self._dialect == "postgresql" else json.dumps(types)
+
+
+def _behind(after: Checkpoint | None) -> dict[str, object]:
+    if after is None:
+        return {"after_transaction": "0", "after_position": -(2**62)}
+    return {"after_transaction": str(after.transaction_id), "after_position": after.position}
+
+
+def _message(row: Sequence[Any]) -> Message:
+    transaction_id, position, message_id, kind, data, headers, key, correlation_id, causation_id, appended_at = row
+    return Message(
+        message_id,
+        kind,
+        json.loads(data),
+        int(transaction_id),
+        position,
+        _moment(appended_at),
+        key,
+        correlation_id,
+        causation_id,
+        {} if headers is None else json.loads(headers),
+    )
+
+
+def _moment(value: Any) -> datetime:
+    found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    moment: datetime = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return moment

@@ -1,0 +1,423 @@
+"""The algorithm of a processor's partition: hold the lease, read, store the checkpoint, handle, commit, and again.
+
+Exactly once for effects written through ``context.transaction``: they commit with the checkpoint, and the checkpoint is
+moved only from where this instance expects it and under its token. Whoever finds it elsewhere rolls back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy.engine import Engine
+
+from ..core.clock import Clock
+from ..core.errors import (
+    Ambiguous,
+    CheckpointMismatchError,
+    HandlerError,
+    LeaseConflictError,
+    LostLeaseError,
+    Unavailable,
+)
+from ..core.handler_transaction import AsyncTransaction
+from ..state.heartbeat import Heartbeat
+from ..state.lease import HeldLease
+from ..state.store import StateStore, new_owner_id
+from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Place, Role
+from .cluster import Cluster
+from .context import ProcessorContext
+from .definition import Processor
+from .letters import Letters, Redelivery
+from .message import Message
+from .outcomes import Skip, Stop
+from .reader import Batch, OutboxReader
+from .step import Step
+from .telemetry import ProcessorTelemetry
+from .transaction import ProcessorTransaction, was_idle_too_long
+from .upkeep import Upkeep
+
+_RELEASE_SECONDS = 5.0
+_TELL_WAITING_SECONDS = 5.0
+_REDELIVERIES_SECONDS = 1.0
+
+
+class NotRunnableError(LeaseConflictError):
+    """The partition was stopped or retired: there is nothing to do until someone changes that."""
+
+
+class PartitionRunner:
+    """Runs one partition of a processor in one process.
+
+    Args:
+        processor: what is declared.
+        partition: which of its partitions.
+        reader: reads its messages.
+        checkpoints: where it stands, on connections the handlers do not use.
+        leases: keeps its lease, on connections of their own.
+        engine: where ``context.transaction`` is opened.
+    """
+
+    def __init__(
+        self,
+        processor: Processor,
+        partition: PartitionId,
+        *,
+        reader: OutboxReader,
+        checkpoints: CheckpointStore,
+        leases: StateStore,
+        cluster: Cluster,
+        engine: Engine,
+        telemetry: ProcessorTelemetry,
+        upkeep: Upkeep,
+        clock: Clock,
+    ) -> None:
+        self._processor = processor
+        self._settings = processor.settings
+        self.id = partition
+        self._reader = reader
+        self._checkpoints = checkpoints
+        self._leases = leases
+        self._cluster = cluster
+        self._engine = engine
+        self._telemetry = telemetry
+        self._upkeep = upkeep
+        self._clock = clock
+        self._letters = Letters(engine, checkpoints, clock)
+        self._instance = new_owner_id()
+        self._place: Place | None = None
+        self._is_waiting = False
+        self._told_waiting_at = 0.0
+        self._redeliveries_at = 0.0
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return f"Processor {self.id}"
+
+    @contextmanager
+    def leased(self) -> Iterator[HeldLease]:
+        """Hold the lease, with a heartbeat beside whatever runs inside, and give it back at the end.
+
+        Raises:
+            LeaseConflictError: another instance holds it, and this one is seen to wait; or nothing may run now.
+        """
+        self._require_runnable(self._checkpoints.get(self.id))
+        lease = self._acquire()
+        try:
+            with Heartbeat(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
+                self._take_over(lease)
+                yield lease
+        finally:
+            self._place = None
+            self._release(lease)
+
+    def process_batch(self, lease: HeldLease) -> Step:
+        """Deliver what was put back by hand, then the next batch, and move the checkpoint."""
+        with self._telemetry.step(self):
+            if self._place is None:
+                self._take_over(lease)
+            return self._redeliver(lease) or self._next(lease)
+
+    # Being in charge
+
+    def _acquire(self) -> HeldLease:
+        try:
+            lease = self._leases.acquire(self.id.lease_name, ttl_seconds=self._settings.lease_seconds)
+        except LeaseConflictError:
+            self._tell_waiting()
+            raise
+        if self._is_waiting:
+            self._is_waiting = False
+            self._checkpoints.forget_waiting(self.id, self._instance)
+        return lease
+
+    def _tell_waiting(self) -> None:
+        """Let ``holdfast processor list`` show that there is a second instance."""
+        now = self._clock.monotonic()
+        if not self._is_waiting or now - self._told_waiting_at >= _TELL_WAITING_SECONDS:
+            self._checkpoints.note_waiting(self.id, self._instance)
+            self._is_waiting, self._told_waiting_at = True, now
+
+    def _take_over(self, lease: HeldLease) -> None:
+        """Make the stored token ours, so that a former holder can store nothing, and learn where to go on."""
+        place = self._checkpoints.take_over(self.id, lease.fencing_token, lease.ttl_seconds / 4)
+        if place is None:
+            lease.mark_lost()
+            raise LostLeaseError(self._outdated_token(lease))
+        self._require_runnable(place)
+        self._cluster.check(place)
+        self._place = place
+
+    def _outdated_token(self, lease: HeldLease) -> str:
+        stored = self._checkpoints.get(self.id)
+        token = None if stored is None else stored.fencing_token
+        return (
+            f"{self.title}: the lease has token {lease.fencing_token} and the checkpoint {token}. Another instance "
+            "took over; if there is none, the lease's document was deleted: run 'holdfast processor resume' "
+            "to start afresh."
+        )
+
+    def _require_runnable(self, place: Place | None) -> None:
+        if place is None:
+            raise NotRunnableError(f"{self.title} is not registered any more. Start it again to register it.")
+        if not place.may_run:
+            state = Role.RETIRED.value if place.role is Role.RETIRED else place.status.value
+            raise NotRunnableError(
+                f"{self.title} is {state}{f': {place.reason}' if place.reason else ''}. "
+                f"Run 'holdfast processor resume {self.id.processor_id}' when that is dealt with."
+            )
+
+    def _release(self, lease: HeldLease) -> None:
+        try:
+            lease.release(wait_seconds=_RELEASE_SECONDS)
+        except Exception as error:  # whatever it is, the lease frees itself when it runs out
+            self._telemetry.release_failed(self, error)
+
+    # Delivering
+
+    def _next(self, lease: HeldLease) -> Step:
+        place = self._known_place()
+        batch = self._reader.read(place.checkpoint, self._settings.batch_size)
+        if batch.reached is None:
+            self._upkeep.tick()
+            return Step(0, caught_up=True)
+        move = Move(place.checkpoint, batch.reached, batch.highest_position)
+        if batch.messages:
+            self._deliver(batch, move, lease)
+        else:
+            self._pass_by(move, lease)
+        return Step(len(batch.messages), caught_up=not batch.is_full)
+
+    def _deliver(self, batch: Batch, move: Move, lease: HeldLease) -> None:
+        failure = self._try_to_deliver(batch.messages, move, lease)
+        if failure is None:
+            return
+        if self._settings.on_error == "stop":
+            self._stop(lease, f"{failure.error}")
+        if len(batch.messages) == 1:
+            self._bury(batch.messages[0], failure, move, lease)
+            return
+        for message, step in _one_by_one(batch.messages, move):
+            alone = self._try_to_deliver([message], step, lease)
+            if alone is not None:
+                self._bury(message, alone, step, lease)
+
+    def _try_to_deliver(self, messages: list[Message], move: Move, lease: HeldLease) -> Failed | None:
+        """Call the handler until it succeeds or its tries are used up; return how it failed then."""
+        policy = self._settings.retry_policy
+        first_failed_at = None
+        for attempt in range(1, policy.max_retries + 2):
+            try:
+                self._attempt(messages, move, attempt, lease)
+                return None
+            except HandlerError as error:
+                first_failed_at = first_failed_at or lease.now()
+                failed = Failed(error, attempt, first_failed_at, lease.now())
+                if attempt > policy.max_retries:
+                    return failed
+                delay = policy.delay_for_attempt(attempt - 1)
+                self._telemetry.retrying(self, error, attempt, delay)
+            self._clock.wait(lease.lost, delay)
+            self._require_held(lease)
+        raise AssertionError("a policy has at least one try")
+
+    def _attempt(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> None:
+        if not self._settings.transactional:
+            answer = self._call(list(messages), self._context(messages, move, attempt, lease, None), lease, None)
+            self._pass_by(move, lease)
+        else:
+            answer = self._attempt_in_transaction(messages, move, attempt, lease)
+        self._telemetry.delivered(self, len(messages), skipped=answer if isinstance(answer, Skip) else None)
+        if isinstance(answer, Stop):
+            self._stop(lease, answer.reason or "the handler answered Stop")
+
+    def _attempt_in_transaction(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> object:
+        transaction = ProcessorTransaction(self._engine, lease)
+        try:
+            with self._telemetry.database(self._engine):
+                stored = self._checkpoints.store(
+                    transaction.connection,
+                    self.id,
+                    move,
+                    token=lease.fencing_token,
+                    idle_seconds=lease.ttl_seconds,
+                )
+            self._require_stored(stored, lease)
+            context = self._context(messages, move, attempt, lease, transaction)
+            answer = self._call(list(messages), context, lease, transaction)
+            if isinstance(answer, Skip):
+                transaction.rollback()
+                self._pass_by(move, lease)
+            else:
+                transaction.commit()
+                self._moved(move)
+            return answer
+        except (Ambiguous, Unavailable):
+            self._place = None  # what was kept is read again before going on
+            raise
+        finally:
+            transaction.close()
+
+    def _call(
+        self,
+        messages: list[Message],
+        context: ProcessorContext,
+        lease: HeldLease,
+        transaction: ProcessorTransaction | None,
+    ) -> object:
+        try:
+            answer = self._processor.invoker.invoke(messages, context, lease)
+        except Exception as error:
+            self._require_held(lease)
+            if transaction is not None and transaction.is_cut_off and not was_idle_too_long(error):
+                raise Unavailable(f"The connection of {self.title} broke while a batch was handled: {error}") from error
+            raise HandlerError(_told(error)) from error
+        self._require_held(lease)
+        return answer
+
+    def _pass_by(self, move: Move, lease: HeldLease) -> None:
+        """Move the checkpoint in a transaction of its own."""
+        self._require_stored(self._letters.move(self.id, move, lease.fencing_token), lease)
+        self._moved(move)
+
+    def _bury(self, message: Message, failed: Failed, move: Move, lease: HeldLease) -> None:
+        """Write a dead letter and move on, in one transaction."""
+        stored = self._letters.bury(
+            self.id,
+            message,
+            move,
+            lease.fencing_token,
+            error=str(failed.error),
+            attempts=failed.attempts,
+            first_failed_at=failed.first_at,
+            last_failed_at=failed.last_at,
+        )
+        self._require_stored(stored, lease)
+        self._moved(move)
+        self._telemetry.buried(self, message, str(failed.error))
+
+    def _moved(self, move: Move) -> None:
+        self._place = replace(self._known_place(), checkpoint=move.to)
+
+    def _known_place(self) -> Place:
+        assert self._place is not None
+        return self._place
+
+    def _stop(self, lease: HeldLease, reason: str) -> None:
+        self._checkpoints.stop(self.id, lease.fencing_token, reason)
+        self._telemetry.stopped(self, reason)
+        raise NotRunnableError(f"{self.title} was stopped: {reason}")
+
+    # Put back by hand
+
+    def _redeliver(self, lease: HeldLease) -> Step | None:
+        """Deliver the next message that was put back, alone; None when there is none. Looked for now and then."""
+        now = self._clock.monotonic()
+        if now < self._redeliveries_at:
+            return None
+        found = self._letters.next_redelivery(self.id)
+        if found is None:
+            self._redeliveries_at = now + _REDELIVERIES_SECONDS
+            return None
+        self._deliver_again(found, lease)
+        return Step(1, caught_up=False)
+
+    def _deliver_again(self, found: Redelivery, lease: HeldLease) -> None:
+        transaction = ProcessorTransaction(self._engine, lease) if self._settings.transactional else None
+        failed_at = lease.now()
+        try:
+            if transaction is not None:
+                self._require_redelivery(self._letters.take(transaction.connection, found, lease.fencing_token), lease)
+            move = Move(self._known_place().checkpoint, found.message.checkpoint, found.message.position)
+            context = self._context([found.message], move, found.attempts + 1, lease, transaction)
+            self._call([found.message], context, lease, transaction)
+            if transaction is not None:
+                transaction.commit()
+            else:
+                self._letters.forget(found, lease.fencing_token)
+        except HandlerError as error:
+            if transaction is not None:
+                transaction.rollback()
+            self._letters.bury_again(found, lease.fencing_token, str(error), failed_at, lease.now())
+            self._telemetry.buried(self, found.message, str(error))
+            return
+        finally:
+            if transaction is not None:
+                transaction.close()
+        self._telemetry.delivered(self, 1, skipped=None)
+
+    # Checks
+
+    def _require_redelivery(self, is_ours: bool, lease: HeldLease) -> None:
+        if not is_ours:
+            self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
+
+    def _require_stored(self, result: CheckpointResult, lease: HeldLease) -> None:
+        """Stop here unless the checkpoint was stored: the caller's transaction is rolled back."""
+        if result is CheckpointResult.STORED:
+            return
+        self._place = None
+        self._require_held(lease)
+        raise CheckpointMismatchError(
+            f"{self.title}: the stored checkpoint is not the expected one ({result.name.lower().replace('_', ' ')}). "
+            "Another instance is at work, or it was moved by hand. Nothing of this batch was kept; reading on from "
+            "what is stored."
+        )
+
+    def _require_held(self, lease: HeldLease) -> None:
+        if lease.lost.is_set():
+            raise LostLeaseError(f"The lease of {self.title} was lost. Nothing of this batch was kept.")
+
+    def _context(
+        self,
+        messages: list[Message],
+        move: Move,
+        attempt: int,
+        lease: HeldLease,
+        transaction: ProcessorTransaction | None,
+    ) -> ProcessorContext:
+        is_async = self._processor.invoker.is_async and transaction is not None
+        return ProcessorContext(
+            processor_id=self.id.processor_id,
+            version=self.id.version,
+            partition=self.id.partition,
+            correlation_id=messages[0].correlation_id or messages[0].message_id,
+            checkpoint=move.to,
+            attempt=attempt,
+            is_active=self._known_place().role is Role.ACTIVE,
+            fencing_token=lease.fencing_token,
+            lease_lost=lease.lost,
+            _beat=lease.heartbeat,
+            _transaction=AsyncTransaction(transaction) if is_async and transaction else transaction,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How a delivery failed for good."""
+
+    error: HandlerError
+    attempts: int
+    first_at: datetime
+    last_at: datetime
+
+
+def _one_by_one(messages: list[Message], move: Move) -> Iterator[tuple[Message, Move]]:
+    """Yield each message with the step that passes it; the last one goes as far as the whole batch would have."""
+    expected = move.expected
+    by_position = move.to.transaction_id == 0
+    for number, message in enumerate(messages, 1):
+        reached = replace(message.checkpoint, transaction_id=0) if by_position else message.checkpoint
+        to = move.to if number == len(messages) else reached
+        yield message, Move(expected, to, move.highest_position)
+        expected = to
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an exception of the user's own may fail at this too
+        return type(error).__name__

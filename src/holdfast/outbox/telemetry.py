@@ -1,0 +1,133 @@
+"""What a processor tells about itself: logs and metrics, around the steps and not inside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from sqlalchemy.engine import Engine
+
+from ..core.clock import Clock
+from ..core.errors import CheckpointMismatchError, LeaseConflictError, LostLeaseError
+from ..core.telemetry import MetricsCollector, NoOpCollector
+from ..records.database import translated
+from .checkpoints import PartitionId
+from .message import Message
+from .outcomes import Skip
+
+_log = logging.getLogger("holdfast.processor")
+_DELIVERED = "holdfast_processor_messages_total"
+_FAILURES = "holdfast_processor_failures_total"
+_DEAD = "holdfast_processor_dead_letters_total"
+
+
+class Told(Protocol):
+    """What is told about."""
+
+    id: PartitionId
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        ...
+
+
+class ProcessorTelemetry:
+    """Logs and counts what processors do."""
+
+    def __init__(self, metrics: MetricsCollector | None, clock: Clock) -> None:
+        self._metrics = metrics or NoOpCollector()
+        self._clock = clock
+
+    @contextmanager
+    def step(self, runner: Told) -> Iterator[None]:
+        """Log a step that failed, once, however it failed."""
+        try:
+            yield
+        except LeaseConflictError:
+            raise
+        except (CheckpointMismatchError, LostLeaseError) as error:
+            self._count(_FAILURES, runner, 1, error_type=type(error).__name__)
+            _log.warning("%s", error, extra=_fields(runner, "checkpoint_mismatch"))
+            raise
+        except Exception as error:
+            self._count(_FAILURES, runner, 1, error_type=type(error).__name__)
+            _log.error("%s did not complete a step: %s", runner.title, error, extra=_fields(runner, "step_failed"))
+            raise
+
+    @contextmanager
+    def database(self, engine: Engine) -> Iterator[None]:
+        """Turn a driver's errors into ours."""
+        with translated(engine, writes=True):
+            yield
+
+    def delivered(self, runner: Told, messages: int, *, skipped: Skip | None) -> None:
+        """Note a batch that is done."""
+        self._count(_DELIVERED, runner, messages, result="skipped" if skipped else "done")
+        if skipped is not None:
+            _log.info(
+                "%s skipped %d messages: %s", runner.title, messages, skipped.reason or "no reason was given",
+                extra=_fields(runner, "batch_skipped"),
+            )  # fmt: skip
+        elif _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s delivered %d messages", runner.title, messages, extra=_fields(runner, "batch_delivered"))
+
+    def retrying(self, runner: Told, error: Exception, attempt: int, delay_seconds: float) -> None:
+        """Note that a handler failed and is tried again."""
+        self._count(_FAILURES, runner, 1, error_type=type(error).__name__)
+        _log.warning(
+            "The handler of %s failed at try %d (%s); trying again in %.2f s",
+            runner.title,
+            attempt,
+            error,
+            delay_seconds,
+            exc_info=error.__cause__ if _log.isEnabledFor(logging.DEBUG) else None,
+            extra=_fields(runner, "handler_retry"),
+        )
+
+    def buried(self, runner: Told, message: Message, error: str) -> None:
+        """Note that a message became a dead letter."""
+        self._count(_DEAD, runner, 1)
+        _log.error(
+            "%s could not handle message %s (%s): it is a dead letter now, and the next ones go on",
+            runner.title,
+            message.message_id,
+            error,
+            extra=_fields(runner, "dead_letter"),
+        )
+
+    def stopped(self, runner: Told, reason: str) -> None:
+        """Note that a processor was stopped."""
+        _log.error(
+            "%s was stopped: %s. Nothing is delivered until 'holdfast processor resume %s'",
+            runner.title,
+            reason,
+            runner.id.processor_id,
+            extra=_fields(runner, "stopped"),
+        )
+
+    def release_failed(self, runner: Told, error: Exception) -> None:
+        """Note that the lease could not be given back; it frees itself when it runs out."""
+        _log.warning(
+            "The lease of %s could not be released and frees itself when it runs out: %s",
+            runner.title,
+            error,
+            extra=_fields(runner, "lease_release_failed"),
+        )
+
+    def _count(self, metric: str, runner: Told, value: float, **labels: str) -> None:
+        try:
+            self._metrics.increment(metric, value, labels={"processor_id": runner.id.processor_id, **labels})
+        except Exception:
+            _log.debug("A metric of %s could not be recorded", runner.title, exc_info=True)
+
+
+def _fields(runner: Told, event: str) -> Mapping[str, object]:
+    return {
+        "event": event,
+        "processor_id": runner.id.processor_id,
+        "processor_version": runner.id.version,
+        "partition": runner.id.partition,
+    }

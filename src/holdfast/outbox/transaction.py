@@ -1,0 +1,66 @@
+"""``context.transaction`` of a processor: opened before the handler, its first statement stores the checkpoint.
+
+A handler whose checkpoint cannot be stored is not called at all. The transaction of a process that freezes is ended by
+the server within the lease's time to live, so that its successor finds the row free.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import event, text
+from sqlalchemy.engine import Connection, Engine
+
+from ..core.errors import CommitError
+from ..core.handler_transaction import HandlerTransaction
+from ..state.lease import HeldLease
+
+_IDLE_KILLED = "25P03"  # PostgreSQL: idle_in_transaction_session_timeout
+
+
+class ProcessorTransaction(HandlerTransaction):
+    """The transaction of one delivery."""
+
+    def __init__(self, engine: Engine, lease: HeldLease) -> None:
+        super().__init__(engine, lease.ttl_seconds, lease.protect)
+        self._ends_it = False
+        self._idle_seconds = lease.ttl_seconds
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Return whether the connection broke, by itself or by the server."""
+        return self._connection is not None and self._connection.invalidated
+
+    def commit(self) -> None:
+        """Commit the effects and the checkpoint."""
+        if not self.is_active:
+            raise _ended_by_the_handler()
+        self._ends_it = True
+        super().commit()
+
+    def _connect(self) -> Connection:
+        connection = super()._connect()
+        event.listen(connection, "commit", self._refuse_commit)
+        return connection
+
+    def _refuse_commit(self, _connection: Connection) -> None:
+        """Refuse to commit half of the effects with the whole checkpoint."""
+        if not self._ends_it:
+            self._is_broken = True  # SQLAlchemy takes it for ended now; throwing the connection away undoes it for sure
+            raise _ended_by_the_handler()
+
+    def _bound_idle_time(self, connection: Connection) -> None:
+        """On PostgreSQL this comes with the statement that stores the checkpoint, for no round trip of its own."""
+        if connection.dialect.name in ("mysql", "mariadb"):
+            setting = "idle_transaction_timeout" if getattr(connection.dialect, "is_mariadb", False) else "wait_timeout"
+            connection.execute(text(f"SET SESSION {setting} = :seconds"), {"seconds": max(1, int(self._idle_seconds))})
+
+
+def was_idle_too_long(error: BaseException) -> bool:
+    """Return whether the server ended a transaction because its handler said nothing on it for too long."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) == _IDLE_KILLED
+
+
+def _ended_by_the_handler() -> CommitError:
+    return CommitError(
+        "The handler ended context.transaction itself, so its writes and the checkpoint could not commit together. "
+        "Leave commit and rollback to Holdfast: return to commit, raise to roll back."
+    )

@@ -1,0 +1,162 @@
+"""What some process must do now and then: say who holds the outbox back, and delete what everyone has passed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import text
+from sqlalchemy.engine import Engine
+
+from ..core.clock import Clock
+from ..core.engine import autocommit
+from ..core.errors import DbError
+from ..records.database import changing, translated
+from ..records.times import database_now
+from .checkpoints import CheckpointStore, Place, Role
+from .message import Checkpoint
+from .statements import named
+
+_log = logging.getLogger("holdfast.outbox")
+_LOOK_SECONDS = 5.0
+_WORTH_TELLING_SECONDS = 10.0
+_TELL_AGAIN_SECONDS = 60.0
+_PRUNE_SECONDS = 3600.0
+_PRUNED_AT_ONCE = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBackBy:
+    """The transaction that committed messages wait for [OUTBOX-5]."""
+
+    who: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.who}, open for {self.seconds:.0f} s"
+
+
+class Upkeep:
+    """Shared by the processors of a process; each calls ``tick`` when it has nothing else to do."""
+
+    def __init__(
+        self, engine: Engine, checkpoints: CheckpointStore, clock: Clock, retention: timedelta | None = None
+    ) -> None:
+        self._engine = engine
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._retention = retention
+        self._lock = threading.Lock()
+        self._look_at = clock.monotonic() + _LOOK_SECONDS
+        self._tell_at = 0.0
+        self._prune_at = clock.monotonic()
+
+    def tick(self) -> None:
+        """Do what is due. An error is logged: upkeep is no reason to stop."""
+        now = self._clock.monotonic()
+        with self._lock:
+            is_look_due, is_prune_due = now >= self._look_at, now >= self._prune_at and self._retention is not None
+            self._look_at = now + _LOOK_SECONDS if is_look_due else self._look_at
+            self._prune_at = now + _PRUNE_SECONDS if is_prune_due else self._prune_at
+        try:
+            if is_look_due:
+                self._tell(now)
+            if is_prune_due and self._retention is not None:
+                self.prune(self._retention)
+        except DbError as error:
+            _log.warning("The upkeep of the outbox did not work and is tried again: %s", error)
+
+    def _tell(self, now: float) -> None:
+        found = held_back_by(self._engine)
+        if found is not None and found.seconds >= _WORTH_TELLING_SECONDS and now >= self._tell_at:
+            self._tell_at = now + _TELL_AGAIN_SECONDS
+            _log.warning(
+                "Messages wait for %s: those of later transactions cannot be delivered in order until it ends", found
+            )
+
+    def prune(self, retention: timedelta) -> int:
+        """Delete messages older than that which every registered processor has passed; return how many [OUTBOX-7]."""
+        return prune(self._engine, self._checkpoints, retention)
+
+
+def held_back_by(engine: Engine) -> HeldBackBy | None:
+    """Return whom committed messages wait for, None when they wait for nobody."""
+    if engine.dialect.name != "postgresql":
+        return None
+    with translated(engine, writes=False), autocommit(engine) as connection:
+        row = connection.exec_driver_sql(named.statement("postgresql", "held_back")).one()
+    is_held, pid, seconds, database, application, prepared, prepared_seconds = row
+    if not is_held:
+        return None
+    if prepared is not None:
+        return HeldBackBy(f"prepared transaction '{prepared}'", prepared_seconds or 0.0)
+    if pid is None:
+        return None
+    name = f" ({application})" if application else ""
+    return HeldBackBy(f"the transaction of pid {pid}{name} in database '{database}'", seconds or 0.0)
+
+
+def prune(engine: Engine, checkpoints: CheckpointStore, retention: timedelta) -> int:
+    """Delete messages older than ``retention`` that every registered processor has passed; return how many."""
+    deleted = 0
+    while True:
+        with changing(engine) as connection:
+            limits = _passed_by_all(checkpoints.of(connection=connection))
+            if limits is None:
+                return deleted
+            before = database_now(connection) - retention
+            values = {
+                "before": before if engine.dialect.name == "postgresql" else before.replace(tzinfo=None),
+                **limits,
+            }
+            if engine.dialect.name == "sqlite":
+                values["before"] = f"{before.replace(tzinfo=None):%Y-%m-%d %H:%M:%S.%f}"
+            found = connection.execute(text(_DELETE[engine.dialect.name]), {**values, "most": _PRUNED_AT_ONCE}).rowcount
+        deleted += found
+        if found < _PRUNED_AT_ONCE:
+            return deleted
+
+
+def _passed_by_all(places: list[Place]) -> dict[str, object] | None:
+    """Return what every processor that is not retired has passed, in both orders; None when one has not begun."""
+    waiting = [place for place in places if place.role is not Role.RETIRED]
+    if any(place.checkpoint is None for place in waiting):
+        return None
+    by_transaction = [
+        place.checkpoint for place in waiting if place.checkpoint and place.reading_order == "transaction"
+    ]
+    by_position = [
+        place.checkpoint.position for place in waiting if place.checkpoint and place.reading_order != "transaction"
+    ]
+    passed = min(by_transaction, default=Checkpoint(2**62, 2**62))
+    return {
+        "transaction": str(passed.transaction_id),
+        "position": passed.position,
+        "below": min(by_position, default=2**62),
+    }
+
+
+_DELETE = {
+    "postgresql": """
+DELETE FROM holdfast_outbox WHERE position IN (
+    SELECT position FROM holdfast_outbox
+    WHERE transaction_id <= CAST(:transaction AS xid8)
+      AND (transaction_id, position) <= (CAST(:transaction AS xid8), :position)
+      AND position <= :below AND appended_at < :before
+    ORDER BY transaction_id, position LIMIT :most)
+""",
+    "sqlite": """
+DELETE FROM holdfast_outbox WHERE position IN (
+    SELECT position FROM holdfast_outbox WHERE position <= :position AND position <= :below AND appended_at < :before
+      AND :transaction IS NOT NULL
+    ORDER BY position LIMIT :most)
+""",
+    "mysql": """
+DELETE FROM holdfast_outbox
+WHERE position <= :position AND position <= :below AND appended_at < :before AND :transaction IS NOT NULL
+ORDER BY position LIMIT :most
+""",
+}
+_DELETE["mariadb"] = _DELETE["mysql"]

@@ -1,0 +1,118 @@
+"""Putting dead letters back where they came from, whatever the workload: each kind has a home that knows how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Protocol
+
+from sqlalchemy.engine import Connection, Engine
+
+from ..core.errors import ConfigurationError, Conflict, JobError
+from .database import changing, reading
+from .dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus, told_state
+from .paging import MAX_LIMIT
+from .times import database_now
+
+Refusal = ConfigurationError | Conflict
+
+
+class Home(Protocol):
+    """Where the letters of one kind of workload go back to."""
+
+    def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
+        """Put back what can be, audited, inside the caller's transaction; return why the others cannot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of some letters: how many were put back, and a sentence for each that was not."""
+
+    count: int
+    refusals: list[str] = field(default_factory=list)
+
+
+class PuttingBack:
+    """Puts letters back.
+
+    Args:
+        engine: where the letters are.
+        homes: by what an engine's name begins with, up to the colon.
+    """
+
+    def __init__(self, engine: Engine, homes: Mapping[str, Home]) -> None:
+        self._engine = engine
+        self._homes = homes
+
+    def retry(self, letter: DeadLetter, actor: str) -> None:
+        """Put back what one dead letter is about.
+
+        Raises:
+            ConfigurationError: nothing tells any more what it was, or there is nowhere to put it.
+            Conflict: the letter is no longer Pending, or what it is about is at work; nothing was changed.
+            JobError: another job has taken the unique key; nothing was changed.
+        """
+        with changing(self._engine) as connection:
+            for refusal in self._put_back(connection, [letter], actor):
+                raise refusal
+
+    def retry_all(self, wanted: LetterFilter, actor: str) -> Iterator[Retried]:
+        """Put back all Pending letters that are wanted, a batch at a time; yield what became of each batch.
+
+        Letters that come up meanwhile are left for the next time, so this ends. What cannot be put back stays Pending.
+        """
+        with reading(self._engine) as connection:
+            now = database_now(connection)
+        until = now if wanted.until is None else min(now, wanted.until)
+        wanted = replace(wanted, status=LetterStatus.PENDING, until=until)
+        after: str | None = None
+        while True:
+            found = DeadLetters(self._engine).page(wanted, MAX_LIMIT, after)
+            yield self._retried_batch(found.items, actor)
+            after = found.continuation_token
+            if after is None:
+                return
+
+    def _retried_batch(self, letters: Sequence[DeadLetter], actor: str) -> Retried:
+        if not letters:
+            return Retried(0)
+        try:
+            with changing(self._engine) as connection:
+                refusals = self._put_back(connection, letters, actor)
+            return Retried(len(letters) - len(refusals), [str(refusal) for refusal in refusals])
+        except JobError as error:  # one of them spoils the batch; nothing of it was changed
+            if len(letters) == 1:
+                return Retried(0, [f"{letters[0].engine} {letters[0].row_key}: {error}"])
+        alone = [self._retried_batch([letter], actor) for letter in letters]
+        return Retried(sum(one.count for one in alone), [refusal for one in alone for refusal in one.refusals])
+
+    def _put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
+        refusals: list[Refusal] = []
+        for kind, of_kind in groupby(sorted(letters, key=_kind), _kind):
+            home = self._homes.get(kind)
+            found = list(of_kind)
+            refusals += (
+                [_homeless(letter) for letter in found] if home is None else home.put_back(connection, found, actor)
+            )
+        return refusals
+
+
+def no_longer_pending(letter: DeadLetter | None, engine_name: str, row_key: str) -> Refusal:
+    """Return why a letter that was found Pending a moment ago cannot be put back."""
+    if letter is None:
+        return ConfigurationError(f"There is no dead letter '{row_key}' of engine '{engine_name}'.")
+    return Conflict(f"{told_state(letter)}; nothing was changed.")
+
+
+def _kind(letter: DeadLetter) -> str:
+    kind, colon, _ = letter.engine.partition(":")
+    return f"{kind}:" if colon else ""
+
+
+def _homeless(letter: DeadLetter) -> ConfigurationError:
+    return ConfigurationError(
+        f"The dead letter '{letter.row_key}' of engine '{letter.engine}' cannot be put back: nothing here knows where "
+        "it came from. Deal with it, then use 'holdfast dlq resolve'."
+    )
