@@ -26,6 +26,8 @@ HEAVY = (
     "opentelemetry",
     "psycopg",
     "pymysql",
+    "httpx",
+    "confluent_kafka",
 )
 
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from holdfast.core.errors import Unavailable
-from holdfast.jobs.by_hand import Retried
 from holdfast.records.dead_letters import DeadLetters, LetterStatus
+from holdfast.records.putting_back import PuttingBack, Retried
 from tests.cli.desk import Desk
 from tests.cli.shop import Shop
 from tests.records.samples import add_letter, days_ago
@@ -78,7 +78,8 @@ def test_retry_one_whose_key_is_taken(desk: Desk) -> None:
 
 def test_retry_one_of_another_engine(desk: Desk) -> None:
     letter = add_letter(desk.hf.engine)
-    desk.refused(2, "nothing here knows where it came from", "dlq resolve", arguments=("dlq", "retry", "hmac", letter.row_key))
+    arguments = ("dlq", "retry", "hmac", letter.row_key)
+    desk.refused(2, "nothing here knows where it came from", "dlq resolve", arguments=arguments)
 
 
 def test_retry_by_filter_says_how_many_and_asks_for_the_engine(desk: Desk) -> None:
@@ -123,7 +124,7 @@ def test_retry_by_filter_that_breaks_off_tells_how_far_it_came(desk: Desk, monke
         yield Retried(100)
         raise Unavailable("The database was busy. Try again.")
 
-    monkeypatch.setattr("holdfast.cli.dlq.retry_letters", breaks_off)
+    monkeypatch.setattr(PuttingBack, "retry_all", breaks_off)
     desk.bury()
     answer = desk("dlq", "retry", "--engine", "jobs:email", "--yes")
     assert (answer.code, answer.out) == (1, "")

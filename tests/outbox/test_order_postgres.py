@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from holdfast.outbox import reader as reading
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
 from holdfast.outbox.reader import OutboxReader, Selection
@@ -143,7 +142,7 @@ def test_reading_past_an_open_transaction_would_skip_its_messages(shop: Shop, mo
     def without_bound(dialect: str, name: str) -> str:
         return real(dialect, name).replace("< pg_snapshot_xmin(pg_current_snapshot())", "< '9223372036854775807'::xid8")
 
-    monkeypatch.setattr(reading.named, "statement", without_bound)
+    monkeypatch.setattr(named, "statement", without_bound)
     consumer = Consumer(shop)
     with writing(shop) as slow, writing(shop) as fast:
         slow.append("slow")

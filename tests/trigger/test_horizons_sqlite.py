@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import SqlAlchemySource
+from holdfast.core.barrier import Reading
 from holdfast.core.errors import SourceConfigurationError
 from holdfast.trigger.sources.horizons import sqlite
-from holdfast.core.barrier import Reading
 from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller
 from tests.trigger.late_commits.kinds import CursorKind

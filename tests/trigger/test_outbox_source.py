@@ -559,7 +559,7 @@ def test_positions_that_the_application_fills_can_be_looked_back_on(sqlite: Serv
         ({"query": "SELECT 1"}, "query=… does not go with strategy='outbox': pass the name of the outbox table."),
         ({"created_column": "at"}, "created_column=… does not go with strategy='outbox': every message is an insert."),
         ({"deleted_column": "at"}, "deleted_column=… does not go with strategy='outbox': every message is an insert."),
-        ({"source": object()}, "source=… does not go with strategy='outbox': a source of your own"),
+        ({"source": "mine"}, "source=… does not go with strategy='outbox': a source of your own"),
         ({"types": "Paid"}, "types must be a list of message types, as in ['OrderPlaced'], not 'Paid'."),
         ({"types": []}, "types must be a list of message types, as in ['OrderPlaced'], not []."),
         ({"types": [1]}, "types must be a list of message types, as in ['OrderPlaced'], not [1]."),

@@ -22,6 +22,7 @@
     │   └── PayloadError              the payload is not JSON, too large, or does not fit the handler
     ├── OutboxError                   a message could not be appended, or a processor cannot run
     │   ├── MessageError              the message is not JSON, too large, or outside a transaction
+    │   ├── SignatureError            a webhook's signature is missing, wrong or too old (in outbox.sinks)
     │   ├── ForeignCheckpointError    the checkpoint belongs to another database cluster
     │   └── CheckpointMismatchError   another instance moved the checkpoint; the handler's writes were rolled back
     └── PollerError                   a step of a trigger's tick failed

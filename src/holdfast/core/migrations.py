@@ -6,6 +6,7 @@ process at a time, and must be safe to run again: not every database can undo ha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from sqlalchemy import Column, DateTime, Integer, MetaData, String, Table, func,
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from .clock import SystemClock
 from .config import safe_url
 from .driver_errors import connection_error, is_connection_failure, reason
 from .engine import writing
@@ -30,6 +32,9 @@ migrations_table = Table(
 _LOCK_NAME = "holdfast_migrations"
 _LOCK_NUMBER = 4_857_163_492
 _LOCK_SECONDS = 60
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
+_CONTENTION = ("deadlock", "lock timeout", "lock wait timeout", "database is locked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +49,39 @@ class Migration:
 def migrate(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
     """Apply what is missing, in order, while other processes wait; return the names of what was applied.
 
-    If the process dies half-way, the next call goes on where this one stopped.
+    If the process dies half-way, the next call goes on where this one stopped. Workers that hold locks a change needs
+    are waited for; where the database breaks off one of both, the change is tried again.
 
     Raises:
         DbConnectionError: the database does not answer.
         WriteError: the role may not create tables, or another statement failed.
     """
-    try:
-        with writing(engine) as connection, connection.begin(), _locked(connection):
-            _metadata.create_all(connection)
-            done = set(connection.execute(select(migrations_table.c.number)).scalars())
-            missing = [step for step in sorted(migrations, key=lambda step: step.number) if step.number not in done]
-            for step in missing:
-                step.apply(connection)
-                connection.execute(insert(migrations_table), {"number": step.number, "name": step.name})
-            return [f"{step.number:04d} {step.name}" for step in missing]
-    except DBAPIError as error:
-        raise _as_ours(engine, error) from error
+    clock = SystemClock()
+    for attempt in range(1, _TRIES + 1):
+        try:
+            return _apply_missing(engine, migrations)
+        except DBAPIError as error:
+            if attempt == _TRIES or not _is_contention(error):
+                raise _as_ours(engine, error) from error
+            clock.wait(threading.Event(), _PAUSE_SECONDS * attempt)
+    raise AssertionError("the last try returns or raises")
+
+
+def _apply_missing(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
+    with writing(engine) as connection, connection.begin(), _locked(connection):
+        _metadata.create_all(connection)
+        done = set(connection.execute(select(migrations_table.c.number)).scalars())
+        missing = [step for step in sorted(migrations, key=lambda step: step.number) if step.number not in done]
+        for step in missing:
+            step.apply(connection)
+            connection.execute(insert(migrations_table), {"number": step.number, "name": step.name})
+        return [f"{step.number:04d} {step.name}" for step in missing]
+
+
+def _is_contention(error: DBAPIError) -> bool:
+    """Return whether workers were in the way: they lock tables in another order than a change of them does."""
+    told = str(error.orig).lower()
+    return any(hint in told for hint in _CONTENTION)
 
 
 @dataclass(frozen=True, slots=True)

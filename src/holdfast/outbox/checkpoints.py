@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from ..core.named_sql import family
 from ..records.database import changing, reading, translated
 from ..records.times import database_time
+from .idle import limit_idle_time
 from .message import Checkpoint
 from .schema import checkpoints_table, waiting_table
 from .statements import named
@@ -131,11 +132,13 @@ class CheckpointStore:
         """
         values = _store_values(partition, move, token)
         if self.dialect == "postgresql":
-            values["idle_ms"] = str(int(1000 * idle_seconds)) if idle_seconds else "0"
+            values["idle_ms"] = str(int(1000 * idle_seconds)) if idle_seconds else None
             for name in ("expected_transaction", "transaction"):  # only a text becomes an xid8
                 values[name] = None if values[name] is None else str(values[name])
             row = connection.exec_driver_sql(named.statement("postgresql", "store_checkpoint"), values).one()
             return CheckpointResult(row[0])
+        if idle_seconds:
+            limit_idle_time(connection, idle_seconds)
         if connection.exec_driver_sql(named.statement(self.dialect, "store_checkpoint"), values).rowcount == 1:
             return CheckpointResult.STORED
         return self._refused(connection, values, move, token)
@@ -173,17 +176,17 @@ class CheckpointStore:
                 if not self.of(place.id.processor_id, place.id.version):
                     raise
 
-    def take_over(self, partition: PartitionId, token: int, lock_seconds: float) -> Place | None:
+    def take_over(self, partition: PartitionId, token: int, lease_seconds: float) -> Place | None:
         """Put a holder's token into the row, so that whoever held it before can store nothing; return the place.
 
         None when a higher token is there: the lease was taken over in the meantime. A transaction of the former holder
-        that is still open is waited for, but only so long.
+        that is still open is waited for, but only for a quarter of the lease.
 
         Raises:
             Unavailable: that transaction has not ended; the server will end it, try again.
         """
         with changing(self.engine) as connection:
-            _limit_waiting(connection, lock_seconds)
+            _limit_waiting(connection, lease_seconds / 4, lease_seconds)
             wanted = and_(_is(partition), _columns.fencing_token <= token)
             changed = connection.execute(update(checkpoints_table).where(wanted).values(fencing_token=token)).rowcount
             place = self.get(partition, connection)
@@ -279,14 +282,21 @@ def _waiting(partition: PartitionId, instance_id: str) -> ColumnElement[bool]:
     )
 
 
-def _limit_waiting(connection: Connection, seconds: float) -> None:
-    """Wait for a row's lock only so long. SQLite's patience is the connection's own."""
+def _limit_waiting(connection: Connection, lock_seconds: float, idle_seconds: float) -> None:
+    """Wait for a row's lock only so long, and let others wait for ours only so long. SQLite's patience is its own."""
     match connection.dialect.name:
         case "postgresql":
-            connection.execute(text("SELECT set_config('lock_timeout', :ms, true)"), {"ms": str(int(1000 * seconds))})
-        case "mysql" | "mariadb":
             connection.execute(
-                text("SET SESSION innodb_lock_wait_timeout = :seconds"), {"seconds": max(1, int(seconds))}
+                text(
+                    "SELECT set_config('lock_timeout', :lock_ms, true), "
+                    "set_config('idle_in_transaction_session_timeout', :idle_ms, true)"
+                ),
+                {"lock_ms": str(int(1000 * lock_seconds)), "idle_ms": str(int(1000 * idle_seconds))},
+            )
+        case "mysql" | "mariadb":
+            limit_idle_time(connection, idle_seconds)
+            connection.execute(
+                text("SET SESSION innodb_lock_wait_timeout = :seconds"), {"seconds": max(1, int(lock_seconds))}
             )
 
 

@@ -44,10 +44,10 @@ class Letters:
         self._dead_letters = DeadLetters(checkpoints.engine)
         self._clock = clock
 
-    def move(self, partition: PartitionId, move: Move, token: int) -> CheckpointResult:
+    def move(self, partition: PartitionId, move: Move, token: int, idle_seconds: float) -> CheckpointResult:
         """Move a checkpoint in a transaction of its own; nothing is kept when it is not stored."""
         with changing(self._engine) as connection:
-            return self._checkpoints.store(connection, partition, move, token=token)
+            return self._checkpoints.store(connection, partition, move, token=token, idle_seconds=idle_seconds)
 
     def bury(
         self,

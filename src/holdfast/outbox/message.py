@@ -148,9 +148,13 @@ def _as_json(kind: str, part: str, value: object, most_bytes: int) -> str:
     return rendered
 
 
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def _checked_text(part: str, value: object) -> str:
     if not isinstance(value, str) or not value or len(value) > LONGEST_NAME:
         raise MessageError(f"A message's {part} must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}.")
-    if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+    if "\x00" in value or not (value.isascii() or _is_text(value)):
         raise MessageError(f"A message's {part} has a character that databases do not take: {value!r:.80}.")
     return value

@@ -26,7 +26,8 @@ from .definition import Processor, ProcessorSettings, checked_start, checked_typ
 from .message import Checkpoint
 from .reader import OutboxReader, Selection
 from .runner import PartitionRunner
-from .sequencer import Sequencer
+from .sequencer import LONGEST_LEASE_SECONDS, Sequencer
+from .sessions import prepare_engine
 from .sinks.protocol import Sink, relaying
 from .telemetry import ProcessorTelemetry
 from .upkeep import Upkeep
@@ -38,6 +39,8 @@ _HANDLERS_RECYCLE_SECONDS = 3594
 _SEQUENCER_POLL_SECONDS = 0.05
 _DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
 _WAIT_SECONDS = 0.02
+_RELAY_STOPS = RetryPolicy(max_retries=10_000, base_delay_seconds=0.5, max_delay_seconds=60.0)
+_RELAY_LETTERS = RetryPolicy(max_retries=20, base_delay_seconds=0.5, max_delay_seconds=60.0)
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 
@@ -139,9 +142,13 @@ class Processors:
     def relay(self, processor_id: str, sink: Sink, **options: Any) -> None:
         """Send the outbox's messages to another system, in order, at least once, with their message ids.
 
-        ``options`` are those of ``processor``; the checkpoint is stored after the sink has taken a batch.
+        ``options`` are those of ``processor``; the checkpoint is stored after the sink has taken a batch. A receiver
+        that does not answer is tried for about a week before the relay stops; with ``on_error="dead_letter"`` a message
+        that fails alone is tried for about a quarter of an hour.
         """
-        self.processor(processor_id, transactional=False, **options)(relaying(sink))
+        patience = _RELAY_LETTERS if options.get("on_error") == "dead_letter" else _RELAY_STOPS
+        settings = {"retry_policy": patience, **options, "transactional": False}
+        self.processor(processor_id, **settings)(relaying(sink))
 
     def _add(self, processor: Processor) -> None:
         key = (processor.id, processor.version)
@@ -179,7 +186,7 @@ class Processors:
     @property
     def engine(self) -> Engine:
         """Return the engine for reading and checkpoints, which handlers do not use."""
-        return self._engine(_POOL_SIZE, _POOL_RECYCLE_SECONDS)
+        return prepare_engine(self._engine(_POOL_SIZE, _POOL_RECYCLE_SECONDS))
 
     @property
     def leases(self) -> StateStore:
@@ -273,7 +280,8 @@ class Processors:
 
     def sequencer(self) -> Sequencer:
         """Return what numbers messages on MariaDB and MySQL."""
-        return Sequencer(self.engine, self.leases, self._clock)
+        shortest = min((item.settings.lease_seconds for item in self.declared), default=LONGEST_LEASE_SECONDS)
+        return Sequencer(self.engine, self.leases, self._clock, min(shortest, LONGEST_LEASE_SECONDS))
 
     def runner(self, processor: Processor, partition: PartitionId, upkeep: Upkeep | None = None) -> PartitionRunner:
         """Return what runs one partition."""

@@ -21,6 +21,7 @@ from .statements import named
 READING_ORDERS = ("transaction", "position")
 _LOOK_AHEAD = 10
 _MOST_LOOKED_AT = 20_000
+_decode = json.JSONDecoder().raw_decode  # what we wrote ourselves has no space around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +165,19 @@ def _message(row: Sequence[Any]) -> Message:
     return Message(
         message_id,
         kind,
-        json.loads(data),
+        _decode(data)[0],
         int(transaction_id),
         position,
-        _moment(appended_at),
+        appended_at if type(appended_at) is datetime and appended_at.tzinfo else _moment(appended_at),
         key,
         correlation_id,
         causation_id,
-        {} if headers is None else json.loads(headers),
+        {} if headers is None else _decode(headers)[0],
     )
 
 
 def _moment(value: Any) -> datetime:
+    """Return a moment that the database keeps without its zone, UTC."""
     found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    moment: datetime = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    moment: datetime = found.replace(tzinfo=UTC)
     return moment

@@ -104,11 +104,13 @@ class PartitionRunner:
         Raises:
             LeaseConflictError: another instance holds it, and this one is seen to wait; or nothing may run now.
         """
-        self._require_runnable(self._checkpoints.get(self.id))
-        lease = self._acquire()
+        with self._telemetry.step(self):
+            self._require_runnable(self._checkpoints.get(self.id))
+            lease = self._acquire()
         try:
             with Heartbeat(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
-                self._take_over(lease)
+                with self._telemetry.step(self):
+                    self._take_over(lease)
                 yield lease
         finally:
             self._place = None
@@ -143,7 +145,7 @@ class PartitionRunner:
 
     def _take_over(self, lease: HeldLease) -> None:
         """Make the stored token ours, so that a former holder can store nothing, and learn where to go on."""
-        place = self._checkpoints.take_over(self.id, lease.fencing_token, lease.ttl_seconds / 4)
+        place = self._checkpoints.take_over(self.id, lease.fencing_token, lease.ttl_seconds)
         if place is None:
             lease.mark_lost()
             raise LostLeaseError(self._outdated_token(lease))
@@ -280,7 +282,7 @@ class PartitionRunner:
 
     def _pass_by(self, move: Move, lease: HeldLease) -> None:
         """Move the checkpoint in a transaction of its own."""
-        self._require_stored(self._letters.move(self.id, move, lease.fencing_token), lease)
+        self._require_stored(self._letters.move(self.id, move, lease.fencing_token, lease.ttl_seconds), lease)
         self._moved(move)
 
     def _bury(self, message: Message, failed: Failed, move: Move, lease: HeldLease) -> None:

@@ -9,6 +9,7 @@ who waited for a lock comes after whom it waited for.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,17 +17,19 @@ from typing import Any
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import LostLeaseError
+from ..core.errors import LeaseConflictError, LostLeaseError
 from ..records.database import changing
 from ..state.heartbeat import Heartbeat
 from ..state.lease import HeldLease
 from ..state.store import StateStore
+from .idle import limit_idle_time
 from .statements import named
 from .step import Step
 
+_log = logging.getLogger("holdfast.outbox")
 LEASE_NAME = "outbox-sequencer"
 _MOST_AT_ONCE = 5000
-_LEASE_SECONDS = 10.0
+LONGEST_LEASE_SECONDS = 10.0
 _RELEASE_SECONDS = 2.0
 
 
@@ -35,10 +38,13 @@ class Sequencer:
 
     title = "The outbox's sequencer"
 
-    def __init__(self, engine: Engine, leases: StateStore, clock: Clock) -> None:
+    def __init__(
+        self, engine: Engine, leases: StateStore, clock: Clock, lease_seconds: float = LONGEST_LEASE_SECONDS
+    ) -> None:
         self._engine = engine
         self._leases = leases
         self._clock = clock
+        self._lease_seconds = lease_seconds
 
     @contextmanager
     def leased(self) -> Iterator[HeldLease]:
@@ -47,7 +53,8 @@ class Sequencer:
         Raises:
             LeaseConflictError: another process numbers.
         """
-        lease = self._leases.acquire(LEASE_NAME, ttl_seconds=_LEASE_SECONDS)
+        with self._told():
+            lease = self._leases.acquire(LEASE_NAME, ttl_seconds=self._lease_seconds)
         try:
             with Heartbeat(lease, self._clock):
                 yield lease
@@ -56,15 +63,28 @@ class Sequencer:
 
     def process_batch(self, lease: HeldLease) -> Step:
         """Number what is there."""
-        numbered = self.number(lease.fencing_token)
-        if numbered is None:
-            lease.mark_lost()
-            raise LostLeaseError("Another sequencer has taken over.")
+        with self._told():
+            numbered = self.number(lease.fencing_token)
+            if numbered is None:
+                lease.mark_lost()
+                raise LostLeaseError("Another sequencer has taken over.")
         return Step(numbered, caught_up=numbered < _MOST_AT_ONCE)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Log a step that failed; the worker only tries again."""
+        try:
+            yield
+        except LeaseConflictError:
+            raise
+        except Exception as error:
+            _log.warning("%s did not complete a step and tries again: %s", self.title, error)
+            raise
 
     def number(self, token: int) -> int | None:
         """Give committed messages their positions; return how many, None when the token no longer holds [OUTBOX-6]."""
         with changing(self._engine) as connection:
+            limit_idle_time(connection, self._lease_seconds)
             row = _run(connection, "lock_sequence", token=token).one_or_none()
             if row is None:
                 return None

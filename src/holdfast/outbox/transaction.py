@@ -6,12 +6,13 @@ the server within the lease's time to live, so that its successor finds the row 
 
 from __future__ import annotations
 
-from sqlalchemy import event, text
+from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import CommitError
 from ..core.handler_transaction import HandlerTransaction
 from ..state.lease import HeldLease
+from .idle import count_idle_time_again, limit_idle_time
 
 _IDLE_KILLED = "25P03"  # PostgreSQL: idle_in_transaction_session_timeout
 
@@ -39,6 +40,8 @@ class ProcessorTransaction(HandlerTransaction):
     def _connect(self) -> Connection:
         connection = super()._connect()
         event.listen(connection, "commit", self._refuse_commit)
+        if connection.dialect.driver == "psycopg":
+            event.listen(connection, "after_cursor_execute", count_idle_time_again)
         return connection
 
     def _refuse_commit(self, _connection: Connection) -> None:
@@ -49,9 +52,7 @@ class ProcessorTransaction(HandlerTransaction):
 
     def _bound_idle_time(self, connection: Connection) -> None:
         """On PostgreSQL this comes with the statement that stores the checkpoint, for no round trip of its own."""
-        if connection.dialect.name in ("mysql", "mariadb"):
-            setting = "idle_transaction_timeout" if getattr(connection.dialect, "is_mariadb", False) else "wait_timeout"
-            connection.execute(text(f"SET SESSION {setting} = :seconds"), {"seconds": max(1, int(self._idle_seconds))})
+        limit_idle_time(connection, self._idle_seconds)
 
 
 def was_idle_too_long(error: BaseException) -> bool:

@@ -142,8 +142,7 @@ _DELETE = {
     "postgresql": """
 DELETE FROM holdfast_outbox WHERE position IN (
     SELECT position FROM holdfast_outbox
-    WHERE transaction_id <= CAST(:transaction AS xid8)
-      AND (transaction_id, position) <= (CAST(:transaction AS xid8), :position)
+    WHERE (transaction_id, position) <= (CAST(:transaction AS xid8), :position)
       AND position <= :below AND appended_at < :before
     ORDER BY transaction_id, position LIMIT :most)
 """,

@@ -3,8 +3,7 @@
 WITH looked_at AS MATERIALIZED (
     SELECT transaction_id, position, message_type, key_hash
     FROM holdfast_outbox
-    WHERE transaction_id >= :after_transaction::xid8
-      AND (transaction_id, position) > (:after_transaction::xid8, :after_position)
+    WHERE (transaction_id, position) > (:after_transaction::xid8, :after_position)
       AND transaction_id < pg_snapshot_xmin(pg_current_snapshot())
     ORDER BY transaction_id, position
     LIMIT :look_at
