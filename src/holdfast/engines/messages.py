@@ -1,0 +1,147 @@
+"""Engine messages: one JSON form for every queue, in which fields we do not know survive."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+from ..core.errors import MessageError
+from ..records.schema import ENGINE_LENGTH, ID_LENGTH, PUBLISHER
+
+_DERIVED = uuid.UUID("6b3f3c1e-6f0e-5c0e-9a53-3a1d6f0c7d11")  # correlation ids made from message ids
+_ENGINE = re.compile(r"[a-z0-9-]+")
+_KNOWN = (
+    "messageId",
+    "correlationId",
+    "engine",
+    "operation",
+    "instanceId",
+    "payload",
+    "enqueuedAtUtc",
+    "causationId",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMessage:
+    """A message that asks an engine for an operation."""
+
+    message_id: str
+    correlation_id: str
+    engine: str
+    operation: str
+    payload: Any
+    instance_id: str = PUBLISHER
+    enqueued_at: datetime | None = None
+    causation_id: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def rendered(self) -> str:
+        """Return the message as JSON, with every field it came with."""
+        known = {
+            "messageId": self.message_id,
+            "correlationId": self.correlation_id,
+            "engine": self.engine,
+            "operation": self.operation,
+            "instanceId": self.instance_id,
+            "payload": self.payload,
+            "enqueuedAtUtc": None if self.enqueued_at is None else utc_text(self.enqueued_at),
+            "causationId": self.causation_id,
+        }
+        return json.dumps({**self.others, **{name: value for name, value in known.items() if value is not None}})
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a message that leaves something out is taken to say."""
+
+    message_id: str
+    engine: str
+    operation: str
+
+
+def parse(body: str, defaults: Defaults) -> EngineMessage:
+    """Return the message in a queue's body.
+
+    A correlation id that is left out is derived from engine, operation and message id: the same for every delivery.
+
+    Raises:
+        MessageError: it is not JSON, not an object, or a field has the wrong type; the message says which.
+    """
+    found = _object_in(body)
+    engine = _text(found, "engine", defaults.engine, ENGINE_LENGTH)
+    if not _ENGINE.fullmatch(engine):
+        raise MessageError(f"The message's engine {engine!r:.80} may hold a-z, 0-9 and '-' only.")
+    message_id = _text(found, "messageId", defaults.message_id, ID_LENGTH)
+    operation = _text(found, "operation", defaults.operation, ID_LENGTH)
+    derived = str(uuid.uuid5(_DERIVED, f"{engine}/{operation}/{message_id}"))
+    return EngineMessage(
+        message_id=message_id,
+        correlation_id=_text(found, "correlationId", derived, ID_LENGTH),
+        engine=engine,
+        operation=operation,
+        payload=found.get("payload"),
+        instance_id=_text(found, "instanceId", PUBLISHER, ID_LENGTH),
+        enqueued_at=_moment(found.get("enqueuedAtUtc")),
+        causation_id=_text(found, "causationId", "", ID_LENGTH) or None,
+        others={name: value for name, value in found.items() if name not in _KNOWN},
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of engine messages."""
+    text = resources.files(__package__).joinpath("schemas", "message.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def utc_text(moment: datetime) -> str:
+    """Return a moment as the standard writes it: ISO 8601, UTC."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _object_in(body: str) -> dict[str, Any]:
+    try:
+        found = json.loads(body, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise MessageError("The message is nested too deeply to be read.") from error
+    except ValueError as error:
+        raise MessageError(f"The message is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise MessageError(f"The message is a JSON {type(found).__name__}, not an object with a payload.")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _text(found: Mapping[str, Any], name: str, otherwise: str, most: int) -> str:
+    value = found.get(name)
+    if value is None:
+        return otherwise
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise MessageError(f"The message's {name} must be a text of 1 to {most} characters, not {value!r:.80}.")
+    if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise MessageError(f"The message's {name} has a character that no table takes: {value!r:.80}.")
+    return value
+
+
+def _moment(value: object) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, str):
+            raise ValueError("not a text")
+        moment = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise MessageError(
+            f"The message's enqueuedAtUtc {value!r:.80} is not a time such as 2026-01-31T12:00:00Z."
+        ) from error
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,68 @@
+"""What an engine needs of a queue.
+
+A message that was received is invisible to others for a while: that is the lease. Whoever works on it extends it, and
+deletes it only after its end is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as the queue handed it out. ``dequeue_count`` counts this time too; ``receipt`` is the queue's own."""
+
+    id: str
+    body: str
+    dequeue_count: int
+    inserted_at: datetime
+    receipt: Any
+
+
+class EngineQueue(Protocol):
+    """A queue of one engine.
+
+    Every method raises ``Unavailable`` when the queue surely did nothing and a retry can help, and ``Ambiguous`` when
+    the answer was lost.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the queue's name, as dead letters tell it."""
+        ...
+
+    def send(self, body: str, *, message_id: str, delay_seconds: float = 0.0) -> str:
+        """Add a message; return the queue's id of it. Where the queue can, the same message id again adds nothing."""
+        ...
+
+    def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
+        """Take up to ``most`` messages, invisible to others for so long."""
+        ...
+
+    def extend(self, message: Received, visibility_seconds: float) -> Received:
+        """Keep a message invisible for so long from now; return it with its new receipt.
+
+        Raises:
+            LostLeaseError: it is no longer ours.
+        """
+        ...
+
+    def delete(self, message: Received) -> bool:
+        """Remove a message; return whether it was still ours."""
+        ...
+
+    def retry_later(self, message: Received, delay_seconds: float, error: str) -> bool:
+        """Let a message that failed come again after a while, counted; return whether it was still ours."""
+        ...
+
+    def put_back(self, message: Received, delay_seconds: float, reason: str) -> bool:
+        """Let a message come again after a while with its count as it was; return whether it was still ours."""
+        ...
+
+    def tend(self) -> None:
+        """Do what a consumer must do now and then: free what dead consumers held."""
+        ...

@@ -1,0 +1,214 @@
+"""Azure Storage Queue as an engine's queue.
+
+A message that is put back uncounted is a copy with the same ids: the service counts every delivery and offers no way to
+take one back. The copy says how often the message was delivered before; if the process dies before the original is
+deleted, both come, and the history tells the second that its work is done.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import (
+    Ambiguous,
+    ConfigurationError,
+    LostLeaseError,
+    MessageError,
+    MissingDependencyError,
+    Unavailable,
+)
+from .protocol import Received
+
+if TYPE_CHECKING:
+    from azure.storage.queue import QueueClient, QueueMessage
+
+MOST_BYTES = 64 * 1024
+MOST_AT_ONCE = 32
+CARRIED = "holdfastDequeueCount"
+CARRIED_AT = "holdfastInsertedAtUtc"
+_NEVER = -1
+_GONE = ("MessageNotFound", "PopReceiptMismatch")
+
+
+class StorageQueue:
+    """A queue of one engine in an Azure Storage account.
+
+    Args:
+        client: the queue, with whatever credential you use and without encode and decode policies.
+        base64_encoded: how messages are written, as Azure Functions does by default; both forms are read.
+        timeout_seconds: how long to wait for a connection, and for each part of an answer.
+    """
+
+    def __init__(self, client: QueueClient, *, base64_encoded: bool = True, timeout_seconds: float = 10.0) -> None:
+        try:
+            from azure.core import exceptions
+        except ImportError as error:
+            raise MissingDependencyError(
+                "Azure Storage queues need the Azure SDK: run \"pip install 'holdfast[azure]'\"."
+            ) from error
+        self._errors = exceptions
+        self._client = client
+        self._is_base64 = base64_encoded
+        self._one_attempt: dict[str, Any] = {
+            "retry_total": 0,
+            "connection_timeout": timeout_seconds,
+            "read_timeout": timeout_seconds,
+        }
+
+    @property
+    def name(self) -> str:
+        """Return the queue's name."""
+        return self._client.queue_name
+
+    def send(self, body: str, *, message_id: str, delay_seconds: float = 0.0) -> str:
+        """Add a message; the service does not deduplicate, the engine's history does.
+
+        Raises:
+            MessageError: it is too large for a storage queue.
+        """
+        content = base64.b64encode(body.encode()).decode() if self._is_base64 else body
+        if len(content.encode()) > MOST_BYTES:
+            raise MessageError(
+                f"Message '{message_id}' has {len(content.encode()):,} bytes as it would be sent, and queue "
+                f"'{self.name}' takes at most {MOST_BYTES:,}. Store large data elsewhere and send where it is."
+            )
+        with self._told("send", writes=True):
+            sent = self._client.send_message(
+                content, visibility_timeout=int(delay_seconds), time_to_live=_NEVER, **self._one_attempt
+            )
+        return str(sent.id)
+
+    def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
+        """Take messages; an answer that is lost leaves them invisible for so long, and they come again."""
+        with self._told("receive", writes=False):
+            pages = self._client.receive_messages(
+                messages_per_page=min(most, MOST_AT_ONCE),
+                visibility_timeout=max(1, int(visibility_seconds)),
+                **self._one_attempt,
+            )
+            return [_received(message) for message in next(iter(pages.by_page()), ())]
+
+    def extend(self, message: Received, visibility_seconds: float) -> Received:
+        """Keep a message invisible for so long.
+
+        Raises:
+            LostLeaseError: it is no longer ours.
+        """
+        return self._update(message, visibility_seconds)
+
+    def delete(self, message: Received) -> bool:
+        """Remove a message."""
+        return self._if_ours(
+            lambda: self._client.delete_message(message.id, message.receipt, **self._one_attempt), "delete"
+        )
+
+    def retry_later(self, message: Received, delay_seconds: float, error: str) -> bool:
+        """Let a message come again; the service has counted it."""
+        try:
+            self._update(message, delay_seconds)
+        except LostLeaseError:
+            return False
+        return True
+
+    def put_back(self, message: Received, delay_seconds: float, reason: str) -> bool:
+        """Send a copy that carries the count, then delete the original."""
+        self.send(_carrying(message), message_id=message.id, delay_seconds=delay_seconds)
+        return self.delete(message)
+
+    def tend(self) -> None:
+        """Nothing: the service frees what dead workers held."""
+
+    def _update(self, message: Received, visibility_seconds: float) -> Received:
+        def update() -> Received:
+            answer = self._client.update_message(
+                message.id, message.receipt, visibility_timeout=int(visibility_seconds), **self._one_attempt
+            )
+            return Received(message.id, message.body, message.dequeue_count, message.inserted_at, answer.pop_receipt)
+
+        found: list[Received] = []
+        if not self._if_ours(lambda: found.append(update()), "update"):
+            raise LostLeaseError(f"Message {message.id} of queue '{self.name}' is no longer this worker's.")
+        return found[0]
+
+    def _if_ours(self, call: Callable[[], object], doing: str) -> bool:
+        try:
+            with self._told(doing, writes=True):
+                call()
+        except LostLeaseError:
+            return False
+        return True
+
+    @contextmanager
+    def _told(self, doing: str, *, writes: bool) -> Iterator[None]:
+        errors = self._errors
+        try:
+            yield
+        except errors.HttpResponseError as error:
+            code = getattr(error, "error_code", None)
+            code = str(getattr(code, "value", code) or "")
+            raise self._refusal(doing, code, error.status_code) from error
+        except errors.AzureError as error:
+            kind = Ambiguous if writes else Unavailable
+            raise kind(f"Queue '{self.name}' did not answer a {doing}: {type(error).__name__}.") from error
+
+    def _refusal(self, doing: str, code: str, status: int | None) -> Exception:
+        if code in _GONE:
+            return LostLeaseError(f"A message of queue '{self.name}' is no longer this worker's.")
+        if code in ("QueueNotFound", "QueueBeingDeleted"):
+            return ConfigurationError(f"There is no queue '{self.name}' in the account. Create it first.")
+        if status in (401, 403):
+            return ConfigurationError(
+                f"The credential may not {doing} messages of queue '{self.name}' ({status} {code}). Grant it 'Storage "
+                "Queue Data Contributor'."
+            )
+        return Unavailable(f"Queue '{self.name}' refused a {doing}: {status} {code}. It is tried again.")
+
+
+def _received(message: QueueMessage) -> Received:
+    body = _decoded(str(message.content))
+    count = int(message.dequeue_count or 1) + _carried(body)
+    inserted_at: datetime = message.inserted_on  # type: ignore[assignment]  # the service always tells it
+    first = _first_inserted(body) or inserted_at.astimezone(UTC)
+    return Received(str(message.id), body, count, first, message.pop_receipt)
+
+
+def _decoded(content: str) -> str:
+    """Return the text of a message, written in base64 or not: JSON never looks like base64."""
+    try:
+        return base64.b64decode(content, validate=True).decode()
+    except ValueError:
+        return content
+
+
+def _carried(body: str) -> int:
+    """Return how often the message was delivered before it was put back."""
+    try:
+        count = json.loads(body).get(CARRIED, 0)
+    except (ValueError, AttributeError, RecursionError):
+        return 0
+    return count if type(count) is int and count > 0 else 0
+
+
+def _first_inserted(body: str) -> datetime | None:
+    """Return when the message a copy was made of was sent: a dead letter of either has the same key."""
+    try:
+        return datetime.fromisoformat(json.loads(body)[CARRIED_AT])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _carrying(message: Received) -> str:
+    """Return the body of a copy whose first delivery counts as this one did."""
+    try:
+        found = json.loads(message.body)
+    except (ValueError, RecursionError):
+        return message.body
+    if not isinstance(found, dict):
+        return message.body
+    carried = {CARRIED: message.dequeue_count - 1, CARRIED_AT: message.inserted_at.isoformat()}
+    return json.dumps({**found, "messageId": found.get("messageId") or message.id, **carried})

@@ -1,0 +1,83 @@
+"""Engine messages: one form, what is left out is filled in the same way each time, what is unknown is kept."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import MessageError
+from holdfast.engines.messages import Defaults, EngineMessage, json_schema, parse
+
+DEFAULTS = Defaults(message_id="q-1", engine="hmac", operation="rotate")
+
+
+def test_everything_a_message_says_is_taken() -> None:
+    moment = "2026-01-31T12:00:00.250000Z"
+    given = {
+        "messageId": "m-1",
+        "correlationId": "c-1",
+        "engine": "tls",
+        "operation": "renew",
+        "instanceId": "i-7",
+        "payload": {"days": 30},
+        "enqueuedAtUtc": moment,
+        "causationId": "c-0",
+        "somethingElse": [1, {"two": None}],
+    }
+    message = parse(json.dumps(given), DEFAULTS)
+    assert message == EngineMessage(
+        message_id="m-1",
+        correlation_id="c-1",
+        engine="tls",
+        operation="renew",
+        payload={"days": 30},
+        instance_id="i-7",
+        enqueued_at=datetime(2026, 1, 31, 12, 0, 0, 250000, UTC),
+        causation_id="c-0",
+        others={"somethingElse": [1, {"two": None}]},
+    )
+    assert json.loads(message.rendered()) == given
+
+
+def test_what_is_left_out_is_the_same_at_every_delivery() -> None:
+    message = parse('{"payload": 1}', DEFAULTS)
+    assert (message.message_id, message.engine, message.operation) == ("q-1", "hmac", "rotate")
+    assert (message.instance_id, message.enqueued_at, message.causation_id) == ("publisher", None, None)
+    assert message.correlation_id == parse('{"payload": 1}', DEFAULTS).correlation_id
+    other = Defaults(message_id="q-2", engine="hmac", operation="rotate")
+    assert message.correlation_id != parse('{"payload": 1}', other).correlation_id
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ('{"payload": NaN}', "not JSON"),
+        ("[]", "a JSON list"),
+        ('"text"', "a JSON str"),
+        ("[" * 100_000, "nested too deeply|not JSON"),
+        ('{"messageId": 7}', "messageId must be a text"),
+        ('{"messageId": ""}', "messageId must be a text"),
+        ('{"correlationId": "' + "x" * 201 + '"}', "correlationId must be a text of 1 to 200"),
+        ('{"engine": "No Engine"}', "may hold a-z"),
+        ('{"operation": null, "instanceId": []}', "instanceId must be a text"),
+        ('{"enqueuedAtUtc": "yesterday"}', "is not a time"),
+        ('{"enqueuedAtUtc": 7}', "is not a time"),
+        ('{"messageId": "a\\u0000b"}', "no table takes"),
+    ],
+)
+def test_what_is_no_message_is_told_in_one_sentence(body: str, told: str) -> None:
+    with pytest.raises(MessageError, match=told) as caught:
+        parse(body, DEFAULTS)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_schema_names_the_fields_of_the_form() -> None:
+    schema: dict[str, Any] = json_schema()
+    rendered = parse('{"payload": 1, "enqueuedAtUtc": "2026-01-01T00:00:00Z", "causationId": "c"}', DEFAULTS).rendered()
+    assert set(json.loads(rendered)) == set(schema["properties"])
+    assert schema["additionalProperties"] is True
