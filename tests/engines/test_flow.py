@@ -232,7 +232,7 @@ def test_a_failing_message_whose_workers_are_killed_ends_in_one_dead_letter(benc
 
 def _die_once(bench: Bench, boundary: str) -> None:
     """Handle deliveries until one reaches the boundary, where its worker dies."""
-    died = []
+    died: list[str] = []
 
     def die(reached: str) -> None:
         if reached == boundary and not died:
