@@ -22,6 +22,7 @@ def stored(shop: Shop) -> list[str]:
 
 
 def test_a_message_commits_with_the_callers_data(shop: Shop) -> None:
+    """[OUTBOX-1]."""
     with shop.app.engine.begin() as connection:
         connection.execute(text("INSERT INTO effects VALUES ('order', 1)"))
         appended = shop.app.outbox.append(connection, "OrderPlaced", {"order": 1}, message_id="m-1")
@@ -30,6 +31,7 @@ def test_a_message_commits_with_the_callers_data(shop: Shop) -> None:
 
 
 def test_a_message_is_rolled_back_with_the_callers_data(shop: Shop) -> None:
+    """[OUTBOX-1]."""
     with shop.app.engine.connect() as connection:
         transaction = connection.begin()
         connection.execute(text("INSERT INTO effects VALUES ('order', 1)"))
@@ -105,6 +107,7 @@ def test_a_users_own_sqlite_engine_in_autocommit_is_refused(sqlite_shop: Shop) -
 
 
 def test_a_message_id_that_is_there_already_is_reported_and_changes_nothing(shop: Shop) -> None:
+    """[OUTBOX-1]."""
     with shop.app.engine.begin() as connection:
         shop.app.outbox.append(connection, "OrderPlaced", {"n": 1}, message_id="same")
     with shop.app.engine.begin() as connection:

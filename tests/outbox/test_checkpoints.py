@@ -1,4 +1,4 @@
-"""The checkpoint store: the document's four results, compared as pairs, the same on every database."""
+"""The checkpoint store [OUTBOX-2]: four results and "not in charge", compared as pairs, the same on every database."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_an_idle_owner_keeps_its_lease_by_heartbeat(shop: Shop, twin: Shop) -> N
 
 
 def test_a_stale_holder_commits_nothing_and_its_effects_are_rolled_back(shop: Shop, twin: Shop) -> None:
-    """The holder's token is replaced while its handler runs, as by an instance that took over meanwhile."""
+    """[OUTBOX-2] The holder's token is replaced, as by an instance that took over meanwhile."""
     shop.append(1)
     taken_over = []
 
@@ -109,7 +109,7 @@ def test_a_stale_holder_commits_nothing_and_its_effects_are_rolled_back(shop: Sh
 
 
 def test_a_checkpoint_moved_meanwhile_skips_the_handler(shop: Shop) -> None:
-    """The checkpoint is stored first: on a mismatch the handler is not called at all."""
+    """[OUTBOX-2] The checkpoint is stored first: on a mismatch the handler is not called at all."""
     ids = shop.append(1, 2)
     called: list[str] = []
 

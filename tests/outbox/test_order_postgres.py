@@ -94,6 +94,7 @@ def test_messages_come_in_the_order_in_which_transactions_began_to_write(shop: S
 
 
 def test_a_fast_later_transaction_waits_for_a_slow_earlier_one(shop: Shop) -> None:
+    """[OUTBOX-3]."""
     consumer = Consumer(shop)
     with writing(shop) as slow, writing(shop) as fast:
         slow.append("slow")
@@ -106,6 +107,7 @@ def test_a_fast_later_transaction_waits_for_a_slow_earlier_one(shop: Shop) -> No
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_slow_transaction_is_never_skipped(shop: Shop, count: int) -> None:
+    """[OUTBOX-3]."""
     consumer = Consumer(shop, batch_size=2)
     shop.app.processors.register()
     with writing(shop) as slow:
@@ -136,7 +138,7 @@ def test_many_slow_transactions_are_never_skipped(shop: Shop) -> None:
 
 
 def test_reading_past_an_open_transaction_would_skip_its_messages(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: without the bound, the slow transaction's message is never delivered."""
+    """The planted bug for [OUTBOX-3]: without the bound, the slow transaction's message is never delivered."""
     real = named.statement
 
     def without_bound(dialect: str, name: str) -> str:
@@ -183,6 +185,7 @@ def test_a_whole_transaction_is_delivered_once_and_contiguously(shop: Shop) -> N
 
 
 def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """[OUTBOX-5]."""
     clock = SteppedClock()
     upkeep = Upkeep(shop.app.engine, shop.app.processors.checkpoints, clock)
     with writing(shop) as old, writing(shop) as newer:
@@ -208,6 +211,7 @@ def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytes
 
 
 def test_a_prepared_transaction_is_named(shop: Shop) -> None:
+    """[OUTBOX-5]."""
     with shop.app.engine.connect() as connection:
         connection.execute(text("SELECT pg_current_xact_id()"))
         connection.execute(text("PREPARE TRANSACTION 'left over'"))
@@ -247,11 +251,13 @@ def test_the_order_of_transactions_is_not_the_order_of_a_keys_changes(shop: Shop
 
 
 def test_the_order_of_positions_is_the_order_of_a_keys_changes(shop: Shop) -> None:
+    """[OUTBOX-4]."""
     KeyWriters(shop)
     assert Consumer(shop, order="position").run() == ["a is 1", "a is 2"]
 
 
 def test_in_the_order_of_positions_a_slow_transaction_is_not_skipped_either(shop: Shop) -> None:
+    """[OUTBOX-4]."""
     consumer = Consumer(shop, order="position", batch_size=2)
     with writing(shop) as slow, writing(shop) as fast:
         slow.append("slow")
@@ -265,7 +271,7 @@ def test_in_the_order_of_positions_a_slow_transaction_is_not_skipped_either(shop
 def test_positions_read_without_the_barrier_skip_a_slow_transaction(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug for the barrier."""
+    """The planted bug for the barrier [OUTBOX-4]."""
     monkeypatch.setattr("holdfast.core.barrier.Barrier._settle", lambda it, at, _: setattr(it, "_bound", at))
     consumer = Consumer(shop, order="position")
     with writing(shop) as slow, writing(shop) as fast:

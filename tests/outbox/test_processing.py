@@ -20,6 +20,7 @@ AT_ONCE = RetryPolicy(max_retries=1, base_delay_seconds=0.001, max_delay_seconds
 
 
 def test_250_messages_at_batch_100_all_arrive_in_order(shop: Shop) -> None:
+    """[OUTBOX-3]."""
     shop.append_many(250)
     batches = []
 

@@ -1,4 +1,4 @@
-"""Retention deletes what is old and what every registered processor has passed, and nothing else."""
+"""Retention deletes what is old and what every registered processor has passed, and nothing else [OUTBOX-7]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On MariaDB a sequencer numbers committed messages; whoever lost its lease numbers nothing."""
+"""On MariaDB a sequencer numbers committed messages [OUTBOX-6]; whoever lost its lease numbers nothing."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def test_nothing_is_readable_before_it_is_numbered(shop: Shop) -> None:
 
 
 def test_an_open_transaction_is_neither_waited_for_nor_skipped(shop: Shop) -> None:
+    """[OUTBOX-3]."""
     sequencer = shop.app.processors.sequencer()
     with shop.app.engine.connect() as slow, slow.begin() as transaction:
         append(shop, slow, "slow-1", "slow-2")
@@ -102,6 +103,7 @@ def test_who_waited_for_a_lock_comes_after_whom_it_waited_for(shop: Shop) -> Non
 
 
 def test_a_sequencer_that_was_succeeded_numbers_nothing(shop: Shop) -> None:
+    """[OUTBOX-6]."""
     sequencer = shop.app.processors.sequencer()
     shop.append(1)
     assert sequencer.number(5) == 1
@@ -121,7 +123,7 @@ def test_only_one_sequencer_holds_the_lease(shop: Shop) -> None:
 
 
 def test_two_sequencers_at_once_give_every_message_one_position(shop: Shop) -> None:
-    """Even without the lease: they lock the row with the last position."""
+    """[OUTBOX-6] Even without the lease: they lock the row with the last position."""
     stop = threading.Event()
 
     def keep_numbering() -> None:

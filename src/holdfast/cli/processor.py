@@ -99,7 +99,7 @@ def stop(
     reason: _ReasonOption = "stopped by hand",
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver nothing more until it is resumed. A batch that is being handled is rolled back."""
+    """Deliver nothing more until it is resumed. A batch that is being handled is finished first."""
     hf = app_with_tables(app)
     with _unknown_told():
         count = hf.processors.by_hand.stop(processor_id, actor=present_user(), reason=reason)
@@ -128,7 +128,10 @@ def reset(
     hf = app_with_tables(app)
     by_hand = hf.processors.by_hand
     with _unknown_told():
-        view = max(by_hand.views(processor_id), key=lambda found: found.place.id.version)
+        views = [view for view in by_hand.views(processor_id) if version in (None, view.place.id.version)]
+        if not views:
+            raise NotFoundError(f"Processor '{processor_id}' has no version {version}.")
+        view = max(views, key=lambda found: found.place.id.version)
         target = (
             by_hand.end_of(view.place) if place == "end" else None if place == "beginning" else Checkpoint.parse(place)
         )

@@ -192,11 +192,11 @@ class ByHand:
     def reset(self, processor_id: str, to: Checkpoint | None, *, actor: str, version: int | None = None) -> int:
         """Move every partition's checkpoint by hand (None: to the beginning); return how many partitions.
 
-        A batch that is being handled finds its checkpoint changed and is rolled back.
+        A batch that is being handled is waited for; what comes after it is read from the new place.
         """
         with changing(self._engine) as connection:
             places = self._locked(connection, processor_id)
-            chosen = version or max(place.id.version for place in places if place.role is not Role.RETIRED)
+            chosen = version or _newest(places)
             changed = self._checkpoints.change(connection, _of(processor_id, chosen), **_checkpoint_columns(to))
             details = {"version": chosen, "to": None if to is None else str(to)}
             audit.record(connection, actor, "processor reset", processor_id, details)
@@ -240,7 +240,7 @@ class ByHand:
         found = [_existing_table(self._engine, name) for name in tables]
         with changing(self._engine) as connection:
             places = self._locked(connection, processor_id)
-            chosen = version or max(place.id.version for place in places if place.role is not Role.RETIRED)
+            chosen = version or _newest(places)
             places = [place for place in places if place.id.version == chosen]
             if not restart and any(place.rebuild_to is not None for place in places):
                 return False
@@ -258,9 +258,9 @@ class ByHand:
             connection,
             is_any_of([place.id]),
             **_checkpoint_columns(None),
-            rebuild_transaction_id=0 if last is None else last.transaction_id,
-            rebuild_position=-1 if last is None else last.position,
-            rebuild_started_at=database_time(connection.dialect),
+            rebuild_transaction_id=None if last is None else last.transaction_id,
+            rebuild_position=None if last is None else last.position,
+            rebuild_started_at=None if last is None else database_time(connection.dialect),
             status=Status.RUNNING.value,
             reason=None,
         )
@@ -278,7 +278,7 @@ class ByHand:
             left = 0 if _has_reached(place) else reader.behind(place.checkpoint, most=2**31 - 1)
             total += all_messages - beyond
             done += all_messages - beyond if _has_reached(place) else max(0, all_messages - left)
-        return Progress(done, total) if total else Progress(1, 1)
+        return Progress(done, total)
 
     def end_rebuild(self, processor_id: str) -> None:
         """Note that rebuilds that have reached their end are over."""
@@ -308,10 +308,14 @@ class ByHand:
 
 
 def _has_reached(place: Place) -> bool:
-    if place.rebuild_to is None:
-        return False
-    is_empty = place.rebuild_to.position < 0
-    return is_empty or (place.checkpoint is not None and place.checkpoint >= place.rebuild_to)
+    return place.rebuild_to is not None and place.checkpoint is not None and place.checkpoint >= place.rebuild_to
+
+
+def _newest(places: Sequence[Place]) -> int:
+    found = [place.id.version for place in places if place.role is not Role.RETIRED]
+    if not found:
+        raise Conflict(f"Every version of processor '{places[0].id.processor_id}' is retired; nothing was changed.")
+    return max(found)
 
 
 def _of(processor_id: str, version: int) -> ColumnElement[bool]:

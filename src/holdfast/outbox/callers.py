@@ -44,12 +44,17 @@ def caller_of(connection: object) -> Caller:
         MessageError: no transaction is open on it.
         ConfigurationError: it is no connection that can be used here.
     """
+    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
+        raise ConfigurationError(
+            f"hf.outbox.append cannot await a {type(connection).__name__}. Write await connection.run_sync("
+            "hf.outbox.append, type, data), which passes the connection itself on."
+        )
     if isinstance(connection, Connection):
         return _SqlAlchemy(_inside(connection))
     if isinstance(connection, sqlite3.Connection):
         return _Sqlite3(connection)
     if _is_session(connection):
-        return _SqlAlchemy(connection.connection())  # type: ignore[attr-defined]  # a Session, checked just now
+        return _SqlAlchemy(_inside(connection.connection()))  # type: ignore[attr-defined]  # a Session, checked just now
     if _is_psycopg(connection):
         return _Psycopg(connection)
     raise ConfigurationError(
@@ -62,6 +67,11 @@ class _SqlAlchemy:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.dialect = family(connection.dialect.name)
+        if self.dialect == "postgresql" and connection.dialect.paramstyle != "pyformat":
+            raise ConfigurationError(
+                f"hf.outbox.append cannot use the driver {connection.dialect.driver}. Use psycopg, as in "
+                "postgresql+psycopg://…, which has an asyncio form too."
+            )
 
     def run(self, sql: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         answer = self._connection.exec_driver_sql(sql, dict(values))

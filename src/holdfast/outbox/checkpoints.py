@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..core.named_sql import family
 from ..records.database import changing, reading, translated
-from ..records.times import database_time
+from ..records.times import database_now, database_time
 from .idle import limit_idle_time
 from .message import Checkpoint
 from .schema import checkpoints_table, waiting_table
@@ -27,6 +27,7 @@ from .statements import named
 
 _columns = checkpoints_table.c
 _MOST_REASON = 2000
+_WAITING_IS_KEPT = timedelta(hours=1)
 
 
 class CheckpointResult(IntEnum):
@@ -237,6 +238,8 @@ class CheckpointStore:
                     "seen_at": moment,
                 }
                 connection.execute(insert(waiting_table).values(values))
+                gone = database_now(connection) - _WAITING_IS_KEPT
+                connection.execute(delete(waiting_table).where(waiting_table.c.seen_at < gone))
 
     def forget_waiting(self, partition: PartitionId, instance_id: str) -> None:
         """Write down that an instance waits no more."""

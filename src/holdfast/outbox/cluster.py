@@ -84,7 +84,7 @@ class Cluster:
                 raise ForeignCheckpointError(
                     f"The checkpoint {checkpoint} of processor {place.id} is of timeline {place.timeline}, and on this "
                     f"one ({timeline}) message {checkpoint.position} is of transaction {writer}: it is of a time that "
-                    f"a recovery undid. {_WAY_OUT}"
+                    f"a recovery undid. Say where to go on with 'holdfast processor reset {place.id.processor_id}'."
                 )
         _log.warning(
             "Processor %s goes on after a fail-over or recovery: timeline %s became %d, and its checkpoint fits",

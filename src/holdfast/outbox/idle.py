@@ -24,6 +24,15 @@ def limit_idle_time(connection: Connection, seconds: float) -> None:
         connection.info[_LIMIT] = limit
 
 
+def limit_idle_time_of_transaction(connection: Connection, seconds: float) -> None:
+    """Have the server end this transaction when nothing is said on it; a statement of its own where that is needed."""
+    if connection.dialect.name == "postgresql":
+        limit = {"limit": str(int(1000 * seconds))}
+        connection.execute(text("SELECT set_config('idle_in_transaction_session_timeout', :limit, true)"), limit)
+    else:
+        limit_idle_time(connection, seconds)
+
+
 def count_idle_time_again(
     _connection: Connection, cursor: Any, _statement: str, _parameters: object, _context: object, executemany: bool
 ) -> None:

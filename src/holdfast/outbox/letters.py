@@ -12,12 +12,14 @@ from sqlalchemy import and_, delete, exists, insert, select
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
+from ..core.errors import ConfigurationError
 from ..records import audit
 from ..records.database import changing, reading
 from ..records.dead_letters import DeadLetter, DeadLetters, new_letter
 from ..records.putting_back import Refusal, no_longer_pending
-from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, is_any_of
-from .message import Message
+from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Place, Role, Status, is_any_of
+from .idle import limit_idle_time_of_transaction
+from .message import Message, key_hash
 from .schema import checkpoints_table, redeliveries_table
 
 ENGINE_PREFIX = "processor:"
@@ -80,29 +82,40 @@ class Letters:
             row = connection.execute(query.order_by(_redeliveries.id).limit(1)).one_or_none()
         return None if row is None else Redelivery(row.id, partition, message_in(row.message), row.attempts)
 
-    def take(self, connection: Connection, found: Redelivery, token: int) -> bool:
-        """Remove a message that was put back, inside the transaction of its delivery; False when it is not ours."""
+    def take(self, connection: Connection, found: Redelivery, token: int, idle_seconds: float = 0.0) -> bool:
+        """Remove a message that was put back, inside the transaction of its delivery; False when it is not ours.
+
+        ``idle_seconds`` lets the server end the transaction when nothing is said on it for that long.
+        """
+        if idle_seconds:
+            limit_idle_time_of_transaction(connection, idle_seconds)
+        places = checkpoints_table.c
         in_charge = exists(
-            select(checkpoints_table.c.version).where(
-                is_any_of([found.partition]), checkpoints_table.c.fencing_token == token
+            select(places.version).where(
+                is_any_of([found.partition]),
+                places.fencing_token == token,
+                places.status == Status.RUNNING.value,
+                places.role != Role.RETIRED.value,
             )
         )
         removed = connection.execute(delete(redeliveries_table).where(and_(_redeliveries.id == found.id, in_charge)))
         return removed.rowcount == 1
 
-    def forget(self, found: Redelivery, token: int) -> None:
-        """Remove a message that was put back and handled."""
+    def forget(self, found: Redelivery, token: int) -> bool:
+        """Remove a message that was put back and handled; False when it is not ours."""
         with changing(self._engine) as connection:
-            self.take(connection, found, token)
+            return self.take(connection, found, token)
 
     def bury_again(
         self, found: Redelivery, token: int, error: str, first_failed_at: datetime, last_failed_at: datetime
-    ) -> None:
-        """Turn a message that was put back and failed again into a dead letter."""
+    ) -> bool:
+        """Turn a message that was put back and failed again into a dead letter; False when it is not ours."""
         letter = _letter(found.partition, found.message, error, found.attempts + 1, first_failed_at, last_failed_at)
         with changing(self._engine) as connection:
-            if self.take(connection, found, token):
+            is_ours = self.take(connection, found, token)
+            if is_ours:
                 self._dead_letters.add(connection, letter)
+        return is_ours
 
 
 class ProcessorHome:
@@ -110,6 +123,15 @@ class ProcessorHome:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def _home(self, connection: Connection, letter: DeadLetter) -> PartitionId | None:
+        """Return where the letter goes back to: where it came from, or to the active version when that is retired."""
+        places = CheckpointStore(self._engine).of(letter.engine.removeprefix(ENGINE_PREFIX), connection=connection)
+        came_from = _came_from(letter)
+        for place in places:
+            if (place.id.version, place.id.partition) == came_from and place.role is not Role.RETIRED:
+                return place.id
+        return _active(places, letter)
 
     def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
         """Put back what is Pending, and return why the others cannot be."""
@@ -121,19 +143,22 @@ class ProcessorHome:
             if letter is None:
                 refusals.append(no_longer_pending(kept.get(*key, connection), *key))
                 continue
-            connection.execute(insert(redeliveries_table).values(_redelivery_of(letter)))
+            home = self._home(connection, letter)
+            if home is None:
+                refusals.append(_no_home(letter))
+                continue
+            connection.execute(insert(redeliveries_table).values(_redelivery_of(letter, home)))
             retried_as = letter.item_id or letter.correlation_id
             kept.mark_retried(connection, letter, retried_as, actor)
             audit.record(connection, actor, "dlq retry", "/".join(key), {"retried_as": retried_as})
         return refusals
 
 
-def _redelivery_of(letter: DeadLetter) -> dict[str, object]:
-    version, partition = _home(letter)
+def _redelivery_of(letter: DeadLetter, home: PartitionId) -> dict[str, object]:
     return {
-        "processor_id": letter.engine.removeprefix(ENGINE_PREFIX),
-        "version": version,
-        "partition_number": partition,
+        "processor_id": home.processor_id,
+        "version": home.version,
+        "partition_number": home.partition,
         "message": letter.original_message,
         "attempts": letter.dequeue_count,
     }
@@ -146,9 +171,26 @@ def message_in(text: str) -> Message:
     return Message(**values)
 
 
-def _home(letter: DeadLetter) -> tuple[int, int]:
+def _came_from(letter: DeadLetter) -> tuple[int, int]:
     version, _, partition = letter.instance_id.removeprefix("v").partition(".p")
     return int(version), int(partition)
+
+
+def _active(places: Sequence[Place], letter: DeadLetter) -> PartitionId | None:
+    """Return the partition of the active version that the letter's message belongs to."""
+    active = [place for place in places if place.role is Role.ACTIVE]
+    if not active:
+        return None
+    message = message_in(letter.original_message)
+    number = key_hash(message.key or message.message_id) % active[0].partitions
+    return next((place.id for place in active if place.id.partition == number), None)
+
+
+def _no_home(letter: DeadLetter) -> ConfigurationError:
+    return ConfigurationError(
+        f"The dead letter '{letter.row_key}' is of {letter.engine.replace(':', ' ')}, which is not registered any "
+        "more; nothing was changed. Run the processor once, or use 'holdfast dlq resolve'."
+    )
 
 
 def _letter(

@@ -98,7 +98,7 @@ class OutboxReader:
         name = "last_by_position" if self._by_position else "last"
         with translated(self._engine, writes=False), autocommit(self._engine) as connection:
             row = connection.exec_driver_sql(named.statement(self._dialect, name)).one_or_none()
-        return None if row is None else self._place(row[0], row[1])
+        return None if row is None or row[1] is None else self._place(row[0], row[1])
 
     def _read_all(self, connection: Connection, after: Checkpoint | None, batch_size: int) -> Batch:
         values = {**_behind(after), "batch_size": batch_size}
@@ -126,16 +126,17 @@ class OutboxReader:
                 return NOTHING
             values["bound"] = bound
         rows = connection.exec_driver_sql(named.statement(self._dialect, name), values).fetchall()
-        return self._reached(rows, batch_size)
+        return self._reached(rows, batch_size, look_at)
 
-    def _reached(self, rows: Sequence[Sequence[Any]], batch_size: int) -> Batch:
+    def _reached(self, rows: Sequence[Sequence[Any]], batch_size: int, look_at: int) -> Batch:
         if not rows:
             return NOTHING
-        messages = [_message(row[3:]) for row in rows if row[5] is not None]
+        transaction_id, position, highest, looked_at = rows[0][:4]
+        messages = [_message(row[4:]) for row in rows if row[6] is not None]
         if len(messages) < batch_size:
-            return Batch(messages, self._place(rows[0][0], rows[0][1]), rows[0][2], is_full=False)
+            return Batch(messages, self._place(transaction_id, position), highest, is_full=looked_at == look_at)
         last = messages[-1]
-        return Batch(messages, self._place(last.transaction_id, last.position), rows[0][2], is_full=True)
+        return Batch(messages, self._place(last.transaction_id, last.position), highest, is_full=True)
 
     def behind(self, after: Checkpoint | None, most: int = 100_000) -> int:
         """Return how many messages, wanted or not, lie behind a checkpoint, counted up to ``most``."""

@@ -36,12 +36,13 @@ from .outcomes import Skip, Stop
 from .reader import Batch, OutboxReader
 from .step import Step
 from .telemetry import ProcessorTelemetry
-from .transaction import ProcessorTransaction, was_idle_too_long
+from .transaction import ProcessorTransaction
 from .upkeep import Upkeep
 
 _RELEASE_SECONDS = 5.0
 _TELL_WAITING_SECONDS = 5.0
 _REDELIVERIES_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 
 class NotRunnableError(LeaseConflictError):
@@ -91,6 +92,7 @@ class PartitionRunner:
         self._is_waiting = False
         self._told_waiting_at = 0.0
         self._redeliveries_at = 0.0
+        self._look_at = 0.0
 
     @property
     def title(self) -> str:
@@ -128,9 +130,9 @@ class PartitionRunner:
     def _acquire(self) -> HeldLease:
         try:
             lease = self._leases.acquire(self.id.lease_name, ttl_seconds=self._settings.lease_seconds)
-        except LeaseConflictError:
+        except LeaseConflictError as error:
             self._tell_waiting()
-            raise
+            raise LeaseConflictError(f"{self.title} is run by another instance. {error}") from error
         if self._is_waiting:
             self._is_waiting = False
             self._checkpoints.forget_waiting(self.id, self._instance)
@@ -153,6 +155,16 @@ class PartitionRunner:
         self._cluster.check(place)
         self._place = place
 
+    def _look_for_changes(self, lease: HeldLease) -> None:
+        """While nothing comes, notice what people do: a checkpoint moved by hand, a stop, a promotion."""
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_SECONDS
+        place = self._checkpoints.get(self.id)
+        self._require_runnable(place)
+        self._place = place if place is not None and place.fencing_token == lease.fencing_token else None
+
     def _outdated_token(self, lease: HeldLease) -> str:
         stored = self._checkpoints.get(self.id)
         token = None if stored is None else stored.fencing_token
@@ -165,10 +177,13 @@ class PartitionRunner:
     def _require_runnable(self, place: Place | None) -> None:
         if place is None:
             raise NotRunnableError(f"{self.title} is not registered any more. Start it again to register it.")
-        if not place.may_run:
-            state = Role.RETIRED.value if place.role is Role.RETIRED else place.status.value
+        if place.role is Role.RETIRED:
             raise NotRunnableError(
-                f"{self.title} is {state}{f': {place.reason}' if place.reason else ''}. "
+                f"{self.title} was retired when a newer version was promoted. Remove it from the code."
+            )
+        if not place.may_run:
+            raise NotRunnableError(
+                f"{self.title} is stopped{f': {place.reason}' if place.reason else ''}. "
                 f"Run 'holdfast processor resume {self.id.processor_id}' when that is dealt with."
             )
 
@@ -184,6 +199,7 @@ class PartitionRunner:
         place = self._known_place()
         batch = self._reader.read(place.checkpoint, self._settings.batch_size)
         if batch.reached is None:
+            self._look_for_changes(lease)
             self._upkeep.tick()
             return Step(0, caught_up=True)
         move = Move(place.checkpoint, batch.reached, batch.highest_position)
@@ -237,7 +253,7 @@ class PartitionRunner:
             self._stop(lease, answer.reason or "the handler answered Stop")
 
     def _attempt_in_transaction(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> object:
-        transaction = ProcessorTransaction(self._engine, lease)
+        transaction = ProcessorTransaction(self._engine, lease, self._clock)
         try:
             with self._telemetry.database(self._engine):
                 stored = self._checkpoints.store(
@@ -257,8 +273,11 @@ class PartitionRunner:
                 transaction.commit()
                 self._moved(move)
             return answer
-        except (Ambiguous, Unavailable):
+        except (Ambiguous, Unavailable) as error:
             self._place = None  # what was kept is read again before going on
+            if transaction.was_idle_too_long(error):
+                self._take_over(lease)
+                raise HandlerError(self._too_silent(lease)) from error
             raise
         finally:
             transaction.close()
@@ -274,11 +293,20 @@ class PartitionRunner:
             answer = self._processor.invoker.invoke(messages, context, lease)
         except Exception as error:
             self._require_held(lease)
-            if transaction is not None and transaction.is_cut_off and not was_idle_too_long(error):
+            if transaction is not None and transaction.was_idle_too_long(error):
+                raise HandlerError(self._too_silent(lease)) from error
+            if transaction is not None and transaction.is_cut_off:
                 raise Unavailable(f"The connection of {self.title} broke while a batch was handled: {error}") from error
             raise HandlerError(_told(error)) from error
         self._require_held(lease)
         return answer
+
+    def _too_silent(self, lease: HeldLease) -> str:
+        return (
+            f"the handler said nothing on context.transaction for more than its lease of {lease.ttl_seconds:g} s, so "
+            "the database ended it and nothing was kept. Raise lease_seconds, do less per batch, or declare it with "
+            "transactional=False"
+        )
 
     def _pass_by(self, move: Move, lease: HeldLease) -> None:
         """Move the checkpoint in a transaction of its own."""
@@ -328,34 +356,46 @@ class PartitionRunner:
         return Step(1, caught_up=False)
 
     def _deliver_again(self, found: Redelivery, lease: HeldLease) -> None:
-        transaction = ProcessorTransaction(self._engine, lease) if self._settings.transactional else None
         failed_at = lease.now()
         try:
-            if transaction is not None:
-                self._require_redelivery(self._letters.take(transaction.connection, found, lease.fencing_token), lease)
-            move = Move(self._known_place().checkpoint, found.message.checkpoint, found.message.position)
-            context = self._context([found.message], move, found.attempts + 1, lease, transaction)
-            self._call([found.message], context, lease, transaction)
-            if transaction is not None:
-                transaction.commit()
-            else:
-                self._letters.forget(found, lease.fencing_token)
+            answer = self._redelivered(found, lease)
         except HandlerError as error:
-            if transaction is not None:
-                transaction.rollback()
-            self._letters.bury_again(found, lease.fencing_token, str(error), failed_at, lease.now())
+            if not self._letters.bury_again(found, lease.fencing_token, str(error), failed_at, lease.now()):
+                self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
             self._telemetry.buried(self, found.message, str(error))
             return
+        self._telemetry.delivered(self, 1, skipped=answer if isinstance(answer, Skip) else None)
+        if isinstance(answer, Stop):
+            self._stop(lease, answer.reason or "the handler answered Stop")
+
+    def _redelivered(self, found: Redelivery, lease: HeldLease) -> object:
+        """Call the handler with a message that was put back, and forget it with what the handler wrote."""
+        move = Move(self._known_place().checkpoint, found.message.checkpoint, found.message.position)
+        if not self._settings.transactional:
+            context = self._context([found.message], move, found.attempts + 1, lease, None)
+            answer = self._call([found.message], context, lease, None)
+            self._forget(found, lease)
+            return answer
+        transaction = ProcessorTransaction(self._engine, lease, self._clock)
+        try:
+            is_ours = self._letters.take(transaction.connection, found, lease.fencing_token, lease.ttl_seconds)
+            self._require_stored(CheckpointResult.STORED if is_ours else CheckpointResult.NOT_IN_CHARGE, lease)
+            context = self._context([found.message], move, found.attempts + 1, lease, transaction)
+            answer = self._call([found.message], context, lease, transaction)
+            if isinstance(answer, Skip):
+                transaction.rollback()
+                self._forget(found, lease)
+            else:
+                transaction.commit()
+            return answer
         finally:
-            if transaction is not None:
-                transaction.close()
-        self._telemetry.delivered(self, 1, skipped=None)
+            transaction.close()
+
+    def _forget(self, found: Redelivery, lease: HeldLease) -> None:
+        if not self._letters.forget(found, lease.fencing_token):
+            self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
 
     # Checks
-
-    def _require_redelivery(self, is_ours: bool, lease: HeldLease) -> None:
-        if not is_ours:
-            self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
 
     def _require_stored(self, result: CheckpointResult, lease: HeldLease) -> None:
         """Stop here unless the checkpoint was stored: the caller's transaction is rolled back."""
@@ -420,6 +460,7 @@ def _one_by_one(messages: list[Message], move: Move) -> Iterator[tuple[Message, 
 
 def _told(error: BaseException) -> str:
     try:
-        return f"{type(error).__name__}: {error}"
+        first, *_ = str(error).strip().splitlines() or [""]
+        return f"{type(error).__name__}: {first}"
     except Exception:  # an exception of the user's own may fail at this too
         return type(error).__name__

@@ -9,40 +9,65 @@ from __future__ import annotations
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
+from ..core.clock import Clock
 from ..core.errors import CommitError
 from ..core.handler_transaction import HandlerTransaction
 from ..state.lease import HeldLease
 from .idle import count_idle_time_again, limit_idle_time
 
 _IDLE_KILLED = "25P03"  # PostgreSQL: idle_in_transaction_session_timeout
+_ABOUT = 0.9  # MariaDB counts whole seconds
 
 
 class ProcessorTransaction(HandlerTransaction):
     """The transaction of one delivery."""
 
-    def __init__(self, engine: Engine, lease: HeldLease) -> None:
+    def __init__(self, engine: Engine, lease: HeldLease, clock: Clock) -> None:
         super().__init__(engine, lease.ttl_seconds, lease.protect)
         self._ends_it = False
         self._idle_seconds = lease.ttl_seconds
+        self._clock = clock
+        self._said_at = clock.monotonic()
+        self._silent_before = 0.0
 
     @property
     def is_cut_off(self) -> bool:
         """Return whether the connection broke, by itself or by the server."""
         return self._connection is not None and self._connection.invalidated
 
+    def was_idle_too_long(self, error: BaseException) -> bool:
+        """Return whether the database ended the transaction because its handler said nothing on it for too long.
+
+        PostgreSQL says so; elsewhere the connection is just gone, after as long a silence.
+        """
+        for cause in (error, error.__cause__):
+            if getattr(getattr(cause, "orig", None), "sqlstate", None) == _IDLE_KILLED:
+                return True
+        is_gone = self.is_cut_off or getattr(error.__cause__, "connection_invalidated", False)
+        return bool(is_gone) and self._silent_before >= _ABOUT * self._idle_seconds
+
     def commit(self) -> None:
         """Commit the effects and the checkpoint."""
         if not self.is_active:
             raise _ended_by_the_handler()
         self._ends_it = True
+        self._silent_before = self._clock.monotonic() - self._said_at
         super().commit()
 
     def _connect(self) -> Connection:
         connection = super()._connect()
         event.listen(connection, "commit", self._refuse_commit)
+        event.listen(connection, "before_cursor_execute", self._note_silence)
+        event.listen(connection, "after_cursor_execute", self._note_said)
         if connection.dialect.driver == "psycopg":
             event.listen(connection, "after_cursor_execute", count_idle_time_again)
         return connection
+
+    def _note_silence(self, *_: object) -> None:
+        self._silent_before = self._clock.monotonic() - self._said_at
+
+    def _note_said(self, *_: object) -> None:
+        self._said_at = self._clock.monotonic()
 
     def _refuse_commit(self, _connection: Connection) -> None:
         """Refuse to commit half of the effects with the whole checkpoint."""
@@ -53,11 +78,6 @@ class ProcessorTransaction(HandlerTransaction):
     def _bound_idle_time(self, connection: Connection) -> None:
         """On PostgreSQL this comes with the statement that stores the checkpoint, for no round trip of its own."""
         limit_idle_time(connection, self._idle_seconds)
-
-
-def was_idle_too_long(error: BaseException) -> bool:
-    """Return whether the server ended a transaction because its handler said nothing on it for too long."""
-    return getattr(getattr(error, "orig", None), "sqlstate", None) == _IDLE_KILLED
 
 
 def _ended_by_the_handler() -> CommitError:

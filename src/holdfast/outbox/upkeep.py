@@ -32,9 +32,12 @@ class HeldBackBy:
     """The transaction that committed messages wait for [OUTBOX-5]."""
 
     who: str
-    seconds: float
+    seconds: float | None
+    """None when this role may not see how old another's transaction is."""
 
     def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.who}, open for a time this role may not see (GRANT pg_read_all_stats)"
         return f"{self.who}, open for {self.seconds:.0f} s"
 
 
@@ -70,7 +73,8 @@ class Upkeep:
 
     def _tell(self, now: float) -> None:
         found = held_back_by(self._engine)
-        if found is not None and found.seconds >= _WORTH_TELLING_SECONDS and now >= self._tell_at:
+        is_old = found is not None and (found.seconds is None or found.seconds >= _WORTH_TELLING_SECONDS)
+        if is_old and now >= self._tell_at:
             self._tell_at = now + _TELL_AGAIN_SECONDS
             _log.warning(
                 "Messages wait for %s: those of later transactions cannot be delivered in order until it ends", found
@@ -91,11 +95,11 @@ def held_back_by(engine: Engine) -> HeldBackBy | None:
     if not is_held:
         return None
     if prepared is not None:
-        return HeldBackBy(f"prepared transaction '{prepared}'", prepared_seconds or 0.0)
+        return HeldBackBy(f"prepared transaction '{prepared}'", prepared_seconds)
     if pid is None:
         return None
     name = f" ({application})" if application else ""
-    return HeldBackBy(f"the transaction of pid {pid}{name} in database '{database}'", seconds or 0.0)
+    return HeldBackBy(f"the transaction of pid {pid}{name} in database '{database}'", seconds)
 
 
 def prune(engine: Engine, checkpoints: CheckpointStore, retention: timedelta) -> int:

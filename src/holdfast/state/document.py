@@ -264,7 +264,7 @@ def _revised(document: Document, **changes: Any) -> Document:
 def _refuse_live_lease(lease: LeaseView | None, poller_name: str, now: datetime, skew_margin: timedelta) -> None:
     if lease is not None and lease.is_live(now, skew_margin):
         raise LeaseConflictError(
-            f"The lease of trigger '{poller_name}' is held by '{lease.owner_id}' until "
+            f"The lease of '{poller_name}' is held by '{lease.owner_id}' until "
             f"{format_time(lease.expires_at)} (token {lease.fencing_token}). It is free again when that holder stops "
             "or its lease runs out."
         )
@@ -275,7 +275,7 @@ def _check_holder(document: Document, holder: Holder) -> None:
     if lease is None or lease.owner_id != holder.owner_id or lease.fencing_token != holder.fencing_token:
         found = "nobody" if lease is None else f"'{lease.owner_id}' with token {lease.fencing_token}"
         raise LostLeaseError(
-            f"The lease of trigger '{document.get('poller_name')}' is no longer held by '{holder.owner_id}' with token "
+            f"The lease of '{document.get('poller_name')}' is no longer held by '{holder.owner_id}' with token "
             f"{holder.fencing_token} but by {found}. Nothing was written; the present holder delivers what is open."
         )
 

@@ -15,9 +15,9 @@ wanted AS (
     LIMIT :batch_size
 ),
 reached AS (
-    SELECT max(position) AS position FROM looked_at HAVING count(*) > 0
+    SELECT max(position) AS position, count(*) AS looked_at FROM looked_at HAVING count(*) > 0
 )
-SELECT 0, reached.position, reached.position, {{columns.sql}}
+SELECT 0, reached.position, reached.position, reached.looked_at, {{columns.sql}}
 FROM reached
 LEFT JOIN wanted ON true
 LEFT JOIN holdfast_outbox AS message ON message.position = wanted.position

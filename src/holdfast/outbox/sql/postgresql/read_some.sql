@@ -16,12 +16,13 @@ wanted AS (
     LIMIT :batch_size
 ),
 reached AS (
-    SELECT transaction_id, position, (SELECT max(position) FROM looked_at) AS highest
+    SELECT transaction_id, position, (SELECT max(position) FROM looked_at) AS highest,
+        (SELECT count(*) FROM looked_at) AS looked_at
     FROM looked_at
     ORDER BY transaction_id DESC, position DESC
     LIMIT 1
 )
-SELECT reached.transaction_id, reached.position, reached.highest, {{columns.sql}}
+SELECT reached.transaction_id, reached.position, reached.highest, reached.looked_at, {{columns.sql}}
 FROM reached
 LEFT JOIN wanted ON true
 LEFT JOIN holdfast_outbox AS message ON message.position = wanted.position

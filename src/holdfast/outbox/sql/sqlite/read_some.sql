@@ -13,9 +13,9 @@ wanted AS (
     LIMIT :batch_size
 ),
 reached AS (
-    SELECT MAX(position) AS position FROM looked_at HAVING COUNT(*) > 0
+    SELECT MAX(position) AS position, COUNT(*) AS looked_at FROM looked_at HAVING COUNT(*) > 0
 )
-SELECT 0, reached.position, reached.position, {{columns.sql}}
+SELECT 0, reached.position, reached.position, reached.looked_at, {{columns.sql}}
 FROM reached
 LEFT JOIN wanted ON true
 LEFT JOIN holdfast_outbox AS message ON message.position = wanted.position

@@ -1,0 +1,225 @@
+"""What people do beside running workers is noticed by them, also while nothing comes."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from holdfast.core.errors import ConfigurationError, Conflict, LeaseConflictError, MessageError
+from holdfast.core.retry import RetryPolicy
+from holdfast.outbox.context import ProcessorContext
+from holdfast.outbox.message import Checkpoint, Message
+from holdfast.outbox.outcomes import Skip, Stop
+from holdfast.records.dead_letters import DeadLetters
+from tests.components.processes import wait_until
+from tests.outbox.shops import Shop, write_effects
+from tests.outbox.test_instances import working
+
+AT_ONCE = RetryPolicy(max_retries=0)
+
+
+def test_an_idle_processor_notices_a_checkpoint_moved_by_hand(shop: Shop) -> None:
+    seen: list[int] = []
+
+    @shop.app.processor("totals", poll_seconds=0.01)
+    def totals(messages: list[Message]) -> None:
+        seen.extend(message.data["amount"] for message in messages)
+
+    shop.append(1, 2)
+    with working(shop):
+        wait_until(lambda: len(seen) == 2, "both messages")
+        shop.app.processors.by_hand.reset("totals", None, actor="anne")
+        wait_until(lambda: len(seen) == 4, "both messages again")
+
+
+def test_a_rebuild_beside_an_idle_worker_ends(shop: Shop) -> None:
+    shop.app.processor("totals", poll_seconds=0.01)(write_effects)
+    shop.append(1, 2)
+    by_hand = shop.app.processors.by_hand
+    with working(shop):
+        wait_until(lambda: len(shop.effects()) == 2, "both messages")
+        by_hand.start_rebuild("totals", ["effects"], actor="anne")
+        wait_until(lambda: by_hand.rebuild_progress("totals").is_over, "the rebuild")
+    assert sorted(shop.effects()) == [1, 2]
+
+
+def test_an_idle_processor_notices_that_it_was_stopped(shop: Shop) -> None:
+    shop.app.processor("totals")(write_effects)
+    processor = shop.app.processors.get("totals")
+    shop.app.processors.register()
+    runner = shop.app.processors.runner(processor, processor.partition_ids[0])
+    with runner.leased() as lease:
+        shop.app.processors.by_hand.stop("totals", actor="anne", reason="maintenance")
+        with pytest.raises(LeaseConflictError, match="maintenance"):
+            runner.process_batch(lease)
+
+
+def test_a_rebuild_of_nothing_is_over_at_once(shop: Shop) -> None:
+    shop.app.processor("totals")(write_effects)
+    shop.app.processors.register()
+    by_hand = shop.app.processors.by_hand
+    assert by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    assert by_hand.rebuild_progress("totals").is_over
+    assert not by_hand.is_rebuilding("totals", 1)
+
+
+def test_long_stretches_of_unwanted_messages_are_passed_in_one_go(shop: Shop) -> None:
+    for number in range(30):
+        shop.append(number, kind="Other")
+    shop.append(99, kind="Paid")
+    seen: list[int] = []
+
+    @shop.app.processor("totals", types=["Paid"], batch_size=1)
+    def totals(messages: list[Message]) -> None:
+        seen.extend(message.data["amount"] for message in messages)
+
+    assert shop.run() == 1
+    assert seen == [99]
+
+
+def test_a_letter_of_a_retired_version_goes_to_the_active_one(shop: Shop) -> None:
+    shop.append(1)
+    seen: list[int] = []
+
+    def refuse(messages: list[Message]) -> None:
+        raise ValueError("no")
+
+    shop.app.processor("totals", on_error="dead_letter", retry_policy=AT_ONCE)(refuse)
+    shop.run("totals", 1)
+    shop.app.processor("totals", version=2, start_from="end", partitions=2)(lambda messages: seen.append(len(messages)))
+    shop.app.processors.register()
+    shop.app.processors.by_hand.promote("totals", 2, actor="anne", force=True)
+    del shop.app.processors._processors[("totals", 1)]
+    [letter] = DeadLetters(shop.app.engine).page().items
+    shop.app.putting_back.retry(letter, "anne")
+    shop.run("totals", 2)
+    assert seen == [1]
+
+
+def test_a_letter_of_a_forgotten_processor_stays_where_it_is(shop: Shop) -> None:
+    shop.append(1)
+
+    @shop.app.processor("totals", on_error="dead_letter", retry_policy=AT_ONCE)
+    def refuse(messages: list[Message]) -> None:
+        raise ValueError("no")
+
+    shop.run()
+    shop.app.processors.by_hand.forget("totals", actor="anne")
+    [letter] = DeadLetters(shop.app.engine).page().items
+    with pytest.raises(ConfigurationError, match="not registered any more"):
+        shop.app.putting_back.retry(letter, "anne")
+    [letter] = DeadLetters(shop.app.engine).page().items
+    assert str(letter.status) == "Pending"
+
+
+@pytest.mark.parametrize(("answer", "effects"), [(Skip("not ours"), []), (Stop("enough"), [1]), (None, [1])])
+def test_the_answer_to_a_message_that_was_put_back_counts(shop: Shop, answer: object, effects: list[int]) -> None:
+    shop.append(1)
+    answers: list[object] = [ValueError("first")]
+
+    @shop.app.processor("totals", on_error="dead_letter", retry_policy=AT_ONCE)
+    def totals(messages: list[Message], context: ProcessorContext) -> object:
+        write_effects(messages, context)
+        given = answers.pop()
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    shop.run()
+    [letter] = DeadLetters(shop.app.engine).page().items
+    shop.app.putting_back.retry(letter, "anne")
+    answers.append(answer)
+    if isinstance(answer, Stop):
+        with pytest.raises(LeaseConflictError, match="enough"):
+            shop.run()
+    else:
+        shop.run()
+    assert shop.effects() == effects
+    assert shop.execute("SELECT * FROM holdfast_processor_redeliveries") == []
+
+
+@pytest.mark.component("postgres18")
+def test_a_message_that_was_put_back_has_the_same_idle_limit(postgres_shop: Shop) -> None:
+    postgres_shop.append(1)
+    limits: list[str] = []
+
+    @postgres_shop.app.processor("totals", on_error="dead_letter", retry_policy=AT_ONCE, lease_seconds=7)
+    def totals(messages: list[Message], context: ProcessorContext) -> None:
+        limits.append(context.transaction.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one())
+        if len(limits) == 1:
+            raise ValueError("first")
+
+    postgres_shop.run()
+    [letter] = DeadLetters(postgres_shop.app.engine).page().items
+    postgres_shop.app.putting_back.retry(letter, "anne")
+    postgres_shop.run()
+    assert limits == ["7s", "7s"]
+
+
+@pytest.mark.parametrize("says_more", [False, True])
+@pytest.mark.parametrize(
+    "url", [pytest.param("postgres_url", marks=pytest.mark.component("postgres18")), "mariadb_url"]
+)
+def test_a_handler_silent_for_longer_than_its_lease_fails_and_stops(
+    request: pytest.FixtureRequest, url: str, says_more: bool
+) -> None:
+    shop: Shop = request.getfixturevalue("postgres_shop" if url == "postgres_url" else "mariadb_shop")
+    shop.append(1)
+
+    @shop.app.processor("totals", retry_policy=AT_ONCE, lease_seconds=1)
+    def totals(messages: list[Message], context: ProcessorContext) -> None:
+        write_effects(messages, context)
+        context.lease_lost.wait(2.5)
+        if says_more:
+            write_effects(messages, context)
+
+    with pytest.raises(LeaseConflictError, match=r"said nothing on context\.transaction"):
+        shop.run()
+    assert shop.effects() == []
+    assert shop.place().checkpoint is None
+
+
+def test_every_version_retired_is_told(shop: Shop) -> None:
+    shop.app.processor("totals")(write_effects)
+    shop.app.processors.register()
+    shop.execute("UPDATE holdfast_processor_checkpoints SET role = 'retired'")
+    with pytest.raises(Conflict, match="Every version of processor 'totals' is retired"):
+        shop.app.processors.by_hand.reset("totals", None, actor="anne")
+
+
+def test_a_session_in_autocommit_is_refused(shop: Shop) -> None:
+    engine = create_engine(shop.url, isolation_level="AUTOCOMMIT")
+    with Session(engine) as session, pytest.raises(MessageError, match="outside a transaction"):
+        shop.app.outbox.append(session, "Paid", {})
+    engine.dispose()
+
+
+def test_asyncio_connections_are_told_what_to_do(sqlite_shop: Shop) -> None:
+    session = type("AsyncSession", (), {"__module__": "sqlalchemy.ext.asyncio.session"})()  # needs greenlet to be real
+    with pytest.raises(ConfigurationError, match=r"run_sync\(hf\.outbox\.append"):
+        sqlite_shop.app.outbox.append(session, "Paid", {})
+
+
+@pytest.mark.component("postgres18")
+def test_a_driver_that_cannot_be_used_is_told(postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with postgres_shop.app.engine.begin() as connection:
+        monkeypatch.setattr(connection.dialect, "paramstyle", "numeric_dollar")
+        with pytest.raises(ConfigurationError, match="cannot use the driver psycopg"):
+            postgres_shop.app.outbox.append(connection, "Paid", {})
+
+
+@pytest.mark.component("postgres18")
+def test_a_rebuild_after_an_adoption_replays_everything(postgres_shop: Shop) -> None:
+    shop = postgres_shop
+    shop.append_each(1, 2)
+    shop.execute("UPDATE holdfast_outbox SET position = position - 3, transaction_id = '0'")
+    shop.app.processor("totals")(write_effects)
+    shop.run()
+    assert shop.place().checkpoint == Checkpoint(0, -1)
+    by_hand = shop.app.processors.by_hand
+    by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    assert not by_hand.rebuild_progress("totals").is_over
+    shop.run()
+    assert by_hand.rebuild_progress("totals").is_over
+    assert sorted(shop.effects()) == [1, 2]
