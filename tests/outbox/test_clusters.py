@@ -183,3 +183,15 @@ def test_another_application_on_the_same_database_finds_the_same_cluster(shop: S
     assert other.processors.run_until_caught_up("others") == 1
     other._provider.dispose_all()
     assert len(seen) == 1
+
+
+def test_a_processor_that_began_here_before_the_adoption_gets_everything(shop: Shop) -> None:
+    shop.append_each(1, 2, 3, 4)
+    Reader(shop, "restored").step(2)
+    move_to_another_cluster(shop, -10)
+    fresh = Reader(shop, "fresh")
+    fresh.step(1)
+    adopted(shop)
+    shop.append_each(5)
+    fresh.run()
+    assert fresh.seen == [1, 2, 3, 4, 5]

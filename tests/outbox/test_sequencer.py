@@ -144,3 +144,18 @@ def test_two_sequencers_at_once_give_every_message_one_position(shop: Shop) -> N
     shop.app.processors.sequencer().number(1)
     rows = shop.execute("SELECT position FROM holdfast_outbox ORDER BY position")
     assert [row["position"] for row in rows] == list(range(1, 81))
+
+
+def test_a_long_transaction_does_not_overtake_whom_it_waited_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencing, "_MOST_AT_ONCE", 3)
+    with shop.app.engine.connect() as waited:
+        transaction = waited.begin()
+        append(shop, waited, "elsewhere")
+        with shop.app.engine.begin() as many:
+            append(shop, many, *(f"many-{number}" for number in range(5)))
+        with shop.app.engine.begin() as holder:
+            append(shop, holder, "a is 1")
+        append(shop, waited, "a is 2")
+        transaction.commit()
+    shop.number()
+    assert delivered(shop) == [*(f"many-{number}" for number in range(5)), "a is 1", "elsewhere", "a is 2"]

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.errors import ConfigurationError, Conflict, LeaseConflictError, NotFoundError
+from holdfast.core.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    Conflict,
+    LeaseConflictError,
+    NotFoundError,
+    Unavailable,
+)
+from holdfast.core.retry import RetryPolicy
 from holdfast.outbox.checkpoints import Role
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
+from holdfast.records.dead_letters import DeadLetters
 from tests.outbox.shops import Shop, write_effects
 
 
@@ -176,3 +185,110 @@ def test_a_stopped_processor_is_not_run(shop: Shop) -> None:
     shop.app.processors.by_hand.stop("totals", actor="anne", reason="maintenance")
     with pytest.raises(LeaseConflictError, match="maintenance"):
         shop.run()
+
+
+def test_a_version_ahead_of_the_active_one_is_not_promoted(shop: Shop) -> None:
+    """What lies between the two, nobody would have handled as the active version."""
+    shop.append_each(1, 2)
+    shop.app.processor("totals", version=1)(quiet)
+    shop.app.processors.register()
+    shop.app.processor("totals", version=2)(quiet)
+    shop.run("totals", 2)
+    with pytest.raises(Conflict, match="gone further than the active version"):
+        shop.app.processors.by_hand.promote("totals", actor="anne")
+    shop.run("totals", 1)
+    assert shop.app.processors.by_hand.promote("totals", actor="anne") == 2
+
+
+def test_a_promoted_version_knows_before_its_next_batch(shop: Shop) -> None:
+    told: list[bool] = []
+
+    def note(messages: list[Message], context: ProcessorContext) -> None:
+        told.append(context.is_active)
+
+    shop.app.processor("totals", version=1)(quiet)
+    shop.app.processors.register()
+    shop.app.processor("totals", version=2)(note)
+    shop.run("totals", 2)
+    new = shop.app.processors.get("totals", 2)
+    runner = shop.app.processors.runner(new, new.partition_ids[0])
+    with runner.leased() as lease:
+        runner.process_batch(lease)
+        shop.app.processors.by_hand.promote("totals", 2, actor="anne")
+        shop.append(1)
+        shop.number()
+        with pytest.raises(CheckpointMismatchError):
+            runner.process_batch(lease)
+        runner.process_batch(lease)
+    assert told == [True]
+
+
+def test_versions_may_be_declared_in_any_order(shop: Shop) -> None:
+    shop.app.processor("totals", version=2)(quiet)
+    shop.app.processor("totals", version=1)(quiet)
+    shop.app.processors.register()
+    assert roles(shop) == {1: Role.ACTIVE, 2: Role.BESIDE}
+
+
+def test_a_partition_that_was_not_registered_is_added(shop: Shop) -> None:
+    shop.app.processor("totals", partitions=2)(quiet)
+    shop.app.processors.register()
+    shop.execute("DELETE FROM holdfast_processor_checkpoints WHERE partition_number = 1")
+    shop.app.processors.register()
+    assert [place.id.partition for place in shop.app.processors.checkpoints.of("totals")] == [0, 1]
+
+
+def test_a_rebuild_withdraws_the_letters_of_what_it_replays(shop: Shop) -> None:
+    shop.append(1)
+    broken = [True]
+
+    @shop.app.processor("totals", on_error="dead_letter", retry_policy=RetryPolicy(max_retries=0))
+    def totals(messages: list[Message], context: ProcessorContext) -> None:
+        if broken:
+            raise ValueError("not yet")
+        write_effects(messages, context)
+
+    shop.run()
+    [letter] = DeadLetters(shop.app.engine).page().items
+    shop.app.putting_back.retry(letter, "anne")
+    broken.clear()
+    shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    shop.run()
+    assert shop.effects() == [1]
+    broken.append(True)
+    shop.app.processors.by_hand.reset("totals", None, actor="anne")
+    shop.run()
+    shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne", restart=True)
+    statuses = sorted(str(found.status) for found in DeadLetters(shop.app.engine).page().items)
+    assert "Pending" not in statuses
+
+
+def test_a_version_that_is_not_there_is_not_rebuilt(shop: Shop) -> None:
+    shop.append(1)
+    shop.app.processor("totals")(write_effects)
+    shop.run()
+    with pytest.raises(NotFoundError, match="no version 9"):
+        shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne", version=9)
+    assert shop.effects() == [1]
+
+
+@pytest.mark.component("postgres18")
+def test_the_end_by_position_waits_for_writers(postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = postgres_shop
+    shop.append_each(1, 2)
+    shop.app.processor("totals", order="position", start_from="end")(write_effects)
+    monkeypatch.setattr("holdfast.outbox.reader._PATIENCE_SECONDS", 0.1)
+    with shop.app.engine.connect() as connection, connection.begin():
+        shop.app.outbox.append(connection, "Paid", {"amount": 3})
+        with pytest.raises(Unavailable, match="The end of the outbox is not known"):
+            shop.app.processors.register()
+    assert shop.run() == 0
+
+
+@pytest.mark.component("mariadb")
+def test_the_end_on_mariadb_counts_what_is_not_numbered_yet(mariadb_shop: Shop) -> None:
+    mariadb_shop.append_each(1, 2)
+    mariadb_shop.app.processor("totals", start_from="end")(write_effects)
+    assert mariadb_shop.run() == 0
+    mariadb_shop.append(3)
+    assert mariadb_shop.run() == 1

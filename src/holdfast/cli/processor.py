@@ -224,7 +224,7 @@ def _replay(hf: Holdfast, processor_id: str, version: int) -> int:
 @contextmanager
 def _worker(hf: Holdfast, processor_id: str, version: int) -> Iterator[None]:
     stop = threading.Event()
-    worker = LeaseWorker(hf.processors.works(processor_id, version), stop)
+    worker = LeaseWorker(hf.processors.works(processor_id, version, stop), stop)
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     try:

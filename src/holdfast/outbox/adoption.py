@@ -82,14 +82,17 @@ def adopt(engine: Engine, checkpoints: CheckpointStore, *, actor: str) -> Adopte
     with changing(engine) as connection, translated(engine, writes=True):
         connection.execute(_LOCK)
         system, timeline, following = cluster.identity(connection)
-        foreign = [item for item in checkpoints.of(connection=connection) if _is_foreign(item, system, following)]
+        places = checkpoints.of(connection=connection)
+        foreign = [item for item in places if _is_foreign(item, system, following)]
         boundary = _boundary(connection, foreign)
         if boundary is None and not foreign:
             return Adopted(0, 0)
         count = connection.execute(_NUMBER, {"boundary": -_FAR if boundary is None else boundary}).rowcount
-        for place in foreign:
+        for place in places:
             here = {"system_identifier": system, "timeline": timeline}
-            checkpoints.change(connection, is_any_of([place.id]), **here, **_moved(connection, place, count))
+            moved = _moved(connection, place, count)
+            if place in foreign or moved.get("last_processed_position", -1) != -1:  # has not passed all that is moved
+                checkpoints.change(connection, is_any_of([place.id]), **here, **moved)
         connection.execute(_MOVE_AWAY, {"far": _FAR})
         connection.execute(_MOVE_BACK, {"far": _FAR, "count": count})
         audit.record(connection, actor, "outbox adopt", system, {"messages": count, "places": len(foreign)})

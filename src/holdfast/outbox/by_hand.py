@@ -17,6 +17,7 @@ from ..records.times import database_now, database_time
 from ..state.document import LeaseView
 from ..state.store import StateStore
 from .checkpoints import CheckpointStore, PartitionId, Place, Role, Status, is_any_of
+from .letters import withdraw
 from .message import Checkpoint
 from .reader import OutboxReader, Selection
 from .schema import checkpoints_table, waiting_table
@@ -139,7 +140,8 @@ class ByHand:
                 and_(_columns.processor_id == processor_id, _columns.role == Role.ACTIVE.value),
                 role=Role.RETIRED.value,
             )
-            self._checkpoints.change(connection, _of(processor_id, chosen), role=Role.ACTIVE.value)
+            values = {"role": Role.ACTIVE.value, "fencing_token": 0}  # who runs it looks again before its next batch
+            self._checkpoints.change(connection, _of(processor_id, chosen), **values)
             audit.record(connection, actor, "processor promote", processor_id, {"version": chosen, "force": force})
         return chosen
 
@@ -162,15 +164,26 @@ class ByHand:
         raise Conflict(f"Version {version} of processor '{processor_id}' is {known[version]}; nothing was changed.")
 
     def _require_caught_up(self, places: Sequence[Place], version: int) -> None:
-        """The new version must have at most as much before it as the active one, in every partition."""
-        left = max(self._reader(place).behind(place.checkpoint) for place in places if place.id.version == version)
-        active = [self._reader(place).behind(place.checkpoint) for place in places if place.role is Role.ACTIVE]
-        if left > max(active, default=0):
-            raise Conflict(
-                f"Version {version} of processor '{places[0].id.processor_id}' has {left:,} messages before it, and "
-                f"the active one {max(active, default=0):,}. Wait until it has caught up, or pass --force; "
-                "nothing was changed."
-            )
+        """The new version must have come as far as the active one, and not further.
+
+        What it has passed beyond the active one it has handled as inactive, and nobody would as the active one.
+        """
+        new = [place for place in places if place.id.version == version]
+        active = [place for place in places if place.role is Role.ACTIVE]
+        if not active:
+            return
+        name = f"Version {version} of processor '{places[0].id.processor_id}'"
+        if {place.checkpoint for place in new} == {place.checkpoint for place in active}:
+            return
+        left = max(self._reader(place).behind(place.checkpoint) for place in new)
+        active_left = max(self._reader(place).behind(place.checkpoint) for place in active)
+        if left == active_left == 0:
+            return
+        which = f"{left:,} messages before it" if left >= active_left else "gone further than the active version"
+        raise Conflict(
+            f"{name} has {which}, and the active one has {active_left:,} messages before it. Wait until both have "
+            "handled the same, for example while nothing is appended, or pass --force; nothing was changed."
+        )
 
     def stop(self, processor_id: str, *, actor: str, reason: str = "stopped by hand") -> int:
         """Let a processor deliver nothing until it is resumed; return how many partitions that are."""
@@ -179,6 +192,9 @@ class ByHand:
     def resume(self, processor_id: str, *, actor: str) -> int:
         """Let a stopped processor go on, also when its lease's document was lost; return how many partitions."""
         values = {"status": Status.RUNNING.value, "reason": None, "fencing_token": 0}
+        if self._engine.dialect.name in ("mysql", "mariadb"):
+            with changing(self._engine) as connection:
+                connection.execute(text("UPDATE holdfast_outbox_sequence SET fencing_token = 0"))
         return self._set(processor_id, actor, "processor resume", **values)
 
     def _set(self, processor_id: str, actor: str, action: str, **values: object) -> int:
@@ -198,6 +214,8 @@ class ByHand:
             places = self._locked(connection, processor_id)
             chosen = version or _newest(places)
             changed = self._checkpoints.change(connection, _of(processor_id, chosen), **_checkpoint_columns(to))
+            if to is None:
+                withdraw(connection, processor_id, chosen, actor)
             details = {"version": chosen, "to": None if to is None else str(to)}
             audit.record(connection, actor, "processor reset", processor_id, details)
         return changed
@@ -242,10 +260,13 @@ class ByHand:
             places = self._locked(connection, processor_id)
             chosen = version or _newest(places)
             places = [place for place in places if place.id.version == chosen]
+            if not places:
+                raise NotFoundError(f"Processor '{processor_id}' has no version {chosen}; nothing was changed.")
             if not restart and any(place.rebuild_to is not None for place in places):
                 return False
             for place in places:
                 self._put_back_to_the_beginning(connection, place)
+            withdraw(connection, processor_id, chosen, actor)
             with translated(self._engine, writes=True):
                 _empty(connection, found)
             details = {"version": chosen, "tables": list(tables)}

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, insert, select, text, u
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
+from ..core.errors import Unavailable, WriteError
 from ..core.named_sql import family
 from ..records.database import changing, reading, translated
 from ..records.times import database_now, database_time
@@ -27,6 +28,7 @@ from .statements import named
 
 _columns = checkpoints_table.c
 _MOST_REASON = 2000
+_TRIES = 5
 _WAITING_IS_KEPT = timedelta(hours=1)
 
 
@@ -167,15 +169,18 @@ class CheckpointStore:
             return False
 
     def register(self, places: Sequence[Place]) -> None:
-        """Write down partitions that are not known yet; those that are stay as they are."""
-        for place in places:
+        """Write down partitions that are not known yet, all or none; those that are known stay as they are."""
+        for _ in range(_TRIES):
             try:
                 with changing(self.engine) as connection:
-                    if connection.execute(select(_columns.version).where(_is(place.id))).one_or_none() is None:
-                        connection.execute(insert(checkpoints_table).values(_row(place, connection)))
-            except Exception:
-                if not self.of(place.id.processor_id, place.id.version):
+                    for place in places:
+                        if connection.execute(select(_columns.version).where(_is(place.id))).one_or_none() is None:
+                            connection.execute(insert(checkpoints_table).values(_row(place, connection)))
+                return
+            except WriteError as error:  # another instance registers them at the same time
+                if not isinstance(error.__cause__, IntegrityError):
                     raise
+        raise Unavailable(f"Processor '{places[0].id.processor_id}' could not be registered. Try again.")
 
     def take_over(self, partition: PartitionId, token: int, lease_seconds: float) -> Place | None:
         """Put a holder's token into the row, so that whoever held it before can store nothing; return the place.
@@ -192,6 +197,16 @@ class CheckpointStore:
             changed = connection.execute(update(checkpoints_table).where(wanted).values(fencing_token=token)).rowcount
             place = self.get(partition, connection)
         return place if changed else None
+
+    def hold(self, connection: Connection, partition: PartitionId, token: int) -> bool:
+        """Lock a place until the transaction ends, so that nobody takes over meanwhile; False when it is not ours."""
+        held = and_(
+            _is(partition),
+            _columns.fencing_token == token,
+            _columns.status == Status.RUNNING.value,
+            _columns.role != Role.RETIRED.value,
+        )
+        return connection.execute(update(checkpoints_table).where(held).values(fencing_token=token)).rowcount == 1
 
     def get(self, partition: PartitionId, connection: Connection | None = None) -> Place | None:
         """Return one place."""
@@ -221,8 +236,12 @@ class CheckpointStore:
     def stop(self, partition: PartitionId, token: int, reason: str) -> bool:
         """Let a partition run no more until it is resumed; False when the token no longer holds."""
         with changing(self.engine) as connection:
-            wanted = and_(_is(partition), _columns.fencing_token == token)
-            return self.change(connection, wanted, status=Status.STOPPED.value, reason=reason[:_MOST_REASON]) == 1
+            return self.stop_on(connection, partition, token, reason)
+
+    def stop_on(self, connection: Connection, partition: PartitionId, token: int, reason: str) -> bool:
+        """The same inside the caller's transaction."""
+        wanted = and_(_is(partition), _columns.fencing_token == token)
+        return self.change(connection, wanted, status=Status.STOPPED.value, reason=reason[:_MOST_REASON]) == 1
 
     def note_waiting(self, partition: PartitionId, instance_id: str) -> None:
         """Write down that an instance found the partition taken and waits for it."""

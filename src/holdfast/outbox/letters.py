@@ -6,21 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import and_, delete, exists, insert, select
+from sqlalchemy import and_, delete, insert, select, update
 from sqlalchemy.engine import Connection, Engine
 
-from ..core.clock import Clock
 from ..core.errors import ConfigurationError
 from ..records import audit
 from ..records.database import changing, reading
-from ..records.dead_letters import DeadLetter, DeadLetters, new_letter
+from ..records.dead_letters import DeadLetter, DeadLetters, LetterStatus, new_letter
 from ..records.putting_back import Refusal, no_longer_pending
-from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Place, Role, Status, is_any_of
+from ..records.schema import ID_LENGTH, dead_letters_table
+from ..records.times import database_time
+from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Role
 from .idle import limit_idle_time_of_transaction
-from .message import Message, key_hash
-from .schema import checkpoints_table, redeliveries_table
+from .message import Message
+from .schema import redeliveries_table
 
 ENGINE_PREFIX = "processor:"
 QUEUE = "outbox"
@@ -40,11 +40,10 @@ class Redelivery:
 class Letters:
     """What cannot be handled, and what was put back."""
 
-    def __init__(self, engine: Engine, checkpoints: CheckpointStore, clock: Clock) -> None:
+    def __init__(self, checkpoints: CheckpointStore) -> None:
         self._engine = checkpoints.engine
         self._checkpoints = checkpoints
         self._dead_letters = DeadLetters(checkpoints.engine)
-        self._clock = clock
 
     def move(self, partition: PartitionId, move: Move, token: int, idle_seconds: float) -> CheckpointResult:
         """Move a checkpoint in a transaction of its own; nothing is kept when it is not stored."""
@@ -60,13 +59,14 @@ class Letters:
         *,
         error: str,
         attempts: int,
-        first_failed_at: Any,
-        last_failed_at: Any,
+        first_failed_at: datetime,
+        last_failed_at: datetime,
+        idle_seconds: float,
     ) -> CheckpointResult:
         """Write a dead letter and move the checkpoint past its message, both or neither."""
         letter = _letter(partition, message, error, attempts, first_failed_at, last_failed_at)
         with changing(self._engine) as connection:
-            result = self._checkpoints.store(connection, partition, move, token=token)
+            result = self._checkpoints.store(connection, partition, move, token=token, idle_seconds=idle_seconds)
             if result is CheckpointResult.STORED:
                 self._dead_letters.add(connection, letter)
         return result
@@ -89,17 +89,9 @@ class Letters:
         """
         if idle_seconds:
             limit_idle_time_of_transaction(connection, idle_seconds)
-        places = checkpoints_table.c
-        in_charge = exists(
-            select(places.version).where(
-                is_any_of([found.partition]),
-                places.fencing_token == token,
-                places.status == Status.RUNNING.value,
-                places.role != Role.RETIRED.value,
-            )
-        )
-        removed = connection.execute(delete(redeliveries_table).where(and_(_redeliveries.id == found.id, in_charge)))
-        return removed.rowcount == 1
+        if not self._checkpoints.hold(connection, found.partition, token):
+            return False
+        return connection.execute(delete(redeliveries_table).where(_redeliveries.id == found.id)).rowcount == 1
 
     def forget(self, found: Redelivery, token: int) -> bool:
         """Remove a message that was put back and handled; False when it is not ours."""
@@ -125,13 +117,13 @@ class ProcessorHome:
         self._engine = engine
 
     def _home(self, connection: Connection, letter: DeadLetter) -> PartitionId | None:
-        """Return where the letter goes back to: where it came from, or to the active version when that is retired."""
+        """Return where the letter goes back to: where it came from. Another version reads the message by itself."""
         places = CheckpointStore(self._engine).of(letter.engine.removeprefix(ENGINE_PREFIX), connection=connection)
         came_from = _came_from(letter)
         for place in places:
             if (place.id.version, place.id.partition) == came_from and place.role is not Role.RETIRED:
                 return place.id
-        return _active(places, letter)
+        return None
 
     def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
         """Put back what is Pending, and return why the others cannot be."""
@@ -164,6 +156,25 @@ def _redelivery_of(letter: DeadLetter, home: PartitionId) -> dict[str, object]:
     }
 
 
+def withdraw(connection: Connection, processor_id: str, version: int, actor: str) -> None:
+    """Forget what was put back for a version, and resolve its letters: it reads all of their messages again."""
+    of_version = and_(_redeliveries.processor_id == processor_id, _redeliveries.version == version)
+    connection.execute(delete(redeliveries_table).where(of_version))
+    letters = dead_letters_table.c
+    values = {
+        "status": LetterStatus.RESOLVED.value,
+        "resolution_notes": "Read again from the beginning",
+        "resolved_at": database_time(connection.dialect),
+        "resolved_by": actor[:ID_LENGTH],
+    }
+    wanted = and_(
+        letters.engine == f"{ENGINE_PREFIX}{processor_id}",
+        letters.instance_id.startswith(f"v{version}.p", autoescape=True),
+        letters.status == LetterStatus.PENDING.value,
+    )
+    connection.execute(update(dead_letters_table).where(wanted).values(values))
+
+
 def message_in(text: str) -> Message:
     """Return the message a dead letter holds."""
     values = json.loads(text)
@@ -176,20 +187,12 @@ def _came_from(letter: DeadLetter) -> tuple[int, int]:
     return int(version), int(partition)
 
 
-def _active(places: Sequence[Place], letter: DeadLetter) -> PartitionId | None:
-    """Return the partition of the active version that the letter's message belongs to."""
-    active = [place for place in places if place.role is Role.ACTIVE]
-    if not active:
-        return None
-    message = message_in(letter.original_message)
-    number = key_hash(message.key or message.message_id) % active[0].partitions
-    return next((place.id for place in active if place.id.partition == number), None)
-
-
 def _no_home(letter: DeadLetter) -> ConfigurationError:
+    version, _ = _came_from(letter)
     return ConfigurationError(
-        f"The dead letter '{letter.row_key}' is of {letter.engine.replace(':', ' ')}, which is not registered any "
-        "more; nothing was changed. Run the processor once, or use 'holdfast dlq resolve'."
+        f"Version {version} of {letter.engine.replace(':', ' ')} is retired or not registered any more, and other "
+        f"versions read the message of the dead letter '{letter.row_key}' by themselves; nothing was changed. Deal "
+        "with it, then use 'holdfast dlq resolve'."
     )
 
 

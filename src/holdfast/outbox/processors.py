@@ -16,6 +16,7 @@ from ..core.engine import EngineProvider, use_wal
 from ..core.errors import ConfigurationError, LeaseConflictError, OutboxError
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
+from ..records.database import changing
 from ..state.documents import DocumentStore
 from ..state.lease_worker import LeasedWork
 from ..state.store import StateStore
@@ -23,6 +24,7 @@ from .by_hand import ByHand
 from .checkpoints import CheckpointStore, PartitionId, Place, Role, Status
 from .cluster import Cluster
 from .definition import Processor, ProcessorSettings, checked_start, checked_types
+from .letters import withdraw
 from .message import Checkpoint
 from .reader import OutboxReader, Selection
 from .runner import PartitionRunner
@@ -218,11 +220,17 @@ class Processors:
             ConfigurationError: what is stored does not fit what is declared.
         """
         checkpoints = self.checkpoints
-        for processor in self.declared:
+        for processor in sorted(self.declared, key=lambda item: item.version):
             known = checkpoints.of(processor.id)
             _check_known(processor, known)
-            if not any(place.id.version == processor.version for place in known):
-                checkpoints.register(self._new_places(processor, known))
+            there = {place.id for place in known}
+            if not there.issuperset(processor.partition_ids):
+                new = self._new_places(processor, [place for place in known if place.id.version != processor.version])
+                missing = [place for place in new if place.id not in there]
+                if missing[0].checkpoint is None and not any(place.version == processor.version for place in there):
+                    with changing(self.engine) as connection:
+                        withdraw(connection, processor.id, processor.version, "registration")
+                checkpoints.register(missing)
 
     def _new_places(self, processor: Processor, known: Sequence[Place]) -> list[Place]:
         settings = processor.settings
@@ -251,8 +259,11 @@ class Processors:
     def _start(self, processor: Processor) -> Checkpoint | None:
         match processor.settings.start_from:
             case Checkpoint() as checkpoint:
-                return checkpoint
+                has_ids = self.engine.dialect.name == "postgresql" and processor.settings.order == "transaction"
+                return checkpoint if has_ids else replace(checkpoint, transaction_id=0)
             case "end":
+                if self.engine.dialect.name in ("mysql", "mariadb"):
+                    self._number_everything()
                 return self._reader(processor, processor.partition_ids[0]).end()
             case "stored":
                 raise ConfigurationError(
@@ -263,13 +274,18 @@ class Processors:
 
     # Running
 
-    def works(self, processor_id: str | None = None, version: int | None = None) -> list[LeasedWork]:
-        """Return what a worker runs: every partition of every declared processor, or of one, and what they need."""
+    def works(
+        self, processor_id: str | None = None, version: int | None = None, stop: threading.Event | None = None
+    ) -> list[LeasedWork]:
+        """Return what a worker runs: every partition of every declared processor, or of one, and what they need.
+
+        ``stop`` is what ends the worker: it also ends the wait before a handler's next try.
+        """
         if not self.declared:
             return []
         upkeep = Upkeep(self.engine, self.checkpoints, self._clock, self._retention)
         works = [
-            LeasedWork(self.runner(processor, partition, upkeep), processor.settings.poll_seconds)
+            LeasedWork(self.runner(processor, partition, upkeep, stop), processor.settings.poll_seconds)
             for processor in self.declared
             if processor_id in (None, processor.id) and version in (None, processor.version)
             for partition in processor.partition_ids
@@ -283,7 +299,13 @@ class Processors:
         shortest = min((item.settings.lease_seconds for item in self.declared), default=LONGEST_LEASE_SECONDS)
         return Sequencer(self.engine, self.leases, self._clock, min(shortest, LONGEST_LEASE_SECONDS))
 
-    def runner(self, processor: Processor, partition: PartitionId, upkeep: Upkeep | None = None) -> PartitionRunner:
+    def runner(
+        self,
+        processor: Processor,
+        partition: PartitionId,
+        upkeep: Upkeep | None = None,
+        stop: threading.Event | None = None,
+    ) -> PartitionRunner:
         """Return what runs one partition."""
         engine, checkpoints = self.engine, self.checkpoints
         return PartitionRunner(
@@ -297,6 +319,7 @@ class Processors:
             telemetry=self._telemetry,
             upkeep=upkeep or Upkeep(engine, checkpoints, self._clock),
             clock=self._clock,
+            stop=stop,
         )
 
     def _reader(self, processor: Processor, partition: PartitionId) -> OutboxReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,8 +11,9 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 
+from ..core.clock import SystemClock
 from ..core.engine import autocommit
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, Unavailable
 from ..core.named_sql import family
 from ..core.postgres_writers import WriterBarrier
 from ..records.database import translated
@@ -21,6 +23,8 @@ from .statements import named
 READING_ORDERS = ("transaction", "position")
 _LOOK_AHEAD = 10
 _MOST_LOOKED_AT = 20_000
+_PATIENCE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.05
 _decode = json.JSONDecoder().raw_decode  # what we wrote ourselves has no space around it
 
 
@@ -89,9 +93,22 @@ class OutboxReader:
         return None if row is None else self._place(row[0], row[1])
 
     def _end_by_position(self, barrier: WriterBarrier) -> Checkpoint | None:
-        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
-            bound = barrier.advance(connection).bound
-        return Checkpoint(0, bound - 1) if isinstance(bound, int) else None
+        """Wait for the writers that are at work: what is below the first bound is all that is readable now."""
+        pause, clock = threading.Event(), SystemClock()
+        deadline = clock.monotonic() + _PATIENCE_SECONDS
+        while True:
+            with translated(self._engine, writes=False), autocommit(self._engine) as connection:
+                reading = barrier.advance(connection)
+            if isinstance(reading.bound, int):
+                return Checkpoint(0, reading.bound - 1)
+            if not reading.waiting:
+                return None
+            if clock.monotonic() >= deadline:
+                raise Unavailable(
+                    "The end of the outbox is not known while transactions that write to it are open: wait for "
+                    f"{'; '.join(reading.held_back_by) or 'them'}, and try again."
+                )
+            clock.wait(pause, _PAUSE_SECONDS)
 
     def last(self) -> Checkpoint | None:
         """Return the last message that is committed now, whether or not it can be read yet."""

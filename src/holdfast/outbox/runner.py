@@ -6,6 +6,7 @@ moved only from where this instance expects it and under its token. Whoever find
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from ..core.clock import Clock
 from ..core.errors import (
     Ambiguous,
     CheckpointMismatchError,
+    CommitError,
     HandlerError,
     LeaseConflictError,
     LostLeaseError,
@@ -43,6 +45,7 @@ _RELEASE_SECONDS = 5.0
 _TELL_WAITING_SECONDS = 5.0
 _REDELIVERIES_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
+_LOOK_AROUND_SECONDS = 0.2
 
 
 class NotRunnableError(LeaseConflictError):
@@ -74,6 +77,7 @@ class PartitionRunner:
         telemetry: ProcessorTelemetry,
         upkeep: Upkeep,
         clock: Clock,
+        stop: threading.Event | None = None,
     ) -> None:
         self._processor = processor
         self._settings = processor.settings
@@ -85,8 +89,9 @@ class PartitionRunner:
         self._engine = engine
         self._telemetry = telemetry
         self._upkeep = upkeep
+        self._should_stop = stop or threading.Event()
         self._clock = clock
-        self._letters = Letters(engine, checkpoints, clock)
+        self._letters = Letters(checkpoints)
         self._instance = new_owner_id()
         self._place: Place | None = None
         self._is_waiting = False
@@ -238,19 +243,41 @@ class PartitionRunner:
                     return failed
                 delay = policy.delay_for_attempt(attempt - 1)
                 self._telemetry.retrying(self, error, attempt, delay)
-            self._clock.wait(lease.lost, delay)
-            self._require_held(lease)
+            self._rest(lease, delay)
         raise AssertionError("a policy has at least one try")
+
+    def _rest(self, lease: HeldLease, seconds: float) -> None:
+        """Wait before the next try, but not when told to stop.
+
+        Raises:
+            NotRunnableError: the process is to end; the batch comes again.
+            LostLeaseError: another instance may have taken over.
+        """
+        until = self._clock.monotonic() + seconds
+        while not self._should_stop.is_set() and (left := until - self._clock.monotonic()) > 0:
+            if self._clock.wait(lease.lost, min(left, _LOOK_AROUND_SECONDS)):
+                break
+        self._require_held(lease)
+        if self._should_stop.is_set():
+            raise NotRunnableError(f"{self.title} stops between two tries; the batch comes again.")
 
     def _attempt(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> None:
         if not self._settings.transactional:
+            self._require_place(move, lease)
             answer = self._call(list(messages), self._context(messages, move, attempt, lease, None), lease, None)
             self._pass_by(move, lease)
         else:
             answer = self._attempt_in_transaction(messages, move, attempt, lease)
         self._telemetry.delivered(self, len(messages), skipped=answer if isinstance(answer, Skip) else None)
         if isinstance(answer, Stop):
-            self._stop(lease, answer.reason or "the handler answered Stop")
+            self._stop(lease, _reason(answer))
+
+    def _require_place(self, move: Move, lease: HeldLease) -> None:
+        """Look whether the checkpoint is where it is expected to be, before a handler whose work cannot be undone."""
+        place = self._checkpoints.get(self.id)
+        self._require_runnable(place)
+        if place is None or place.checkpoint != move.expected or place.fencing_token != lease.fencing_token:
+            self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
 
     def _attempt_in_transaction(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> object:
         transaction = ProcessorTransaction(self._engine, lease, self._clock)
@@ -270,11 +297,18 @@ class PartitionRunner:
                 transaction.rollback()
                 self._pass_by(move, lease)
             else:
+                if isinstance(answer, Stop):
+                    self._checkpoints.stop_on(transaction.connection, self.id, lease.fencing_token, _reason(answer))
                 transaction.commit()
                 self._moved(move)
             return answer
+        except CommitError as error:
+            raise HandlerError(str(error)) from error
         except (Ambiguous, Unavailable) as error:
             self._place = None  # what was kept is read again before going on
+            if transaction.is_refusal(error):
+                self._take_over(lease)
+                raise HandlerError(f"the database refused the commit, and nothing was kept: {error}") from error
             if transaction.was_idle_too_long(error):
                 self._take_over(lease)
                 raise HandlerError(self._too_silent(lease)) from error
@@ -324,6 +358,7 @@ class PartitionRunner:
             attempts=failed.attempts,
             first_failed_at=failed.first_at,
             last_failed_at=failed.last_at,
+            idle_seconds=lease.ttl_seconds,
         )
         self._require_stored(stored, lease)
         self._moved(move)
@@ -366,7 +401,7 @@ class PartitionRunner:
             return
         self._telemetry.delivered(self, 1, skipped=answer if isinstance(answer, Skip) else None)
         if isinstance(answer, Stop):
-            self._stop(lease, answer.reason or "the handler answered Stop")
+            self._stop(lease, _reason(answer))
 
     def _redelivered(self, found: Redelivery, lease: HeldLease) -> object:
         """Call the handler with a message that was put back, and forget it with what the handler wrote."""
@@ -456,6 +491,10 @@ def _one_by_one(messages: list[Message], move: Move) -> Iterator[tuple[Message, 
         to = move.to if number == len(messages) else reached
         yield message, Move(expected, to, move.highest_position)
         expected = to
+
+
+def _reason(answer: Stop) -> str:
+    return answer.reason or "the handler answered Stop"
 
 
 def _told(error: BaseException) -> str:

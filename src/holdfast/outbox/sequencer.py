@@ -67,8 +67,11 @@ class Sequencer:
             numbered = self.number(lease.fencing_token)
             if numbered is None:
                 lease.mark_lost()
-                raise LostLeaseError("Another sequencer has taken over.")
-        return Step(numbered, caught_up=numbered < _MOST_AT_ONCE)
+                raise LostLeaseError(
+                    "Another sequencer has taken over; if there is none, the lease's document was deleted: run "
+                    "'holdfast processor resume' to start afresh."
+                )
+        return Step(numbered, caught_up=numbered == 0)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -103,15 +106,37 @@ class Sequencer:
         found = [(row[0], row[1]) for row in _run(connection, "unsequenced", most=_MOST_AT_ONCE)]
         if len(found) < _MOST_AT_ONCE:
             return found
+        everything = self._of_same_groups(connection, found)
+        looked_up_to = max(found[-1][0], min(_last_appends(everything).values()))
+        if looked_up_to > found[-1][0]:  # no transaction ends within: look as far as the first one does
+            found = [(row[0], row[1]) for row in _run(connection, "unsequenced_up_to", last_id=looked_up_to)]
+            everything = self._of_same_groups(connection, found)
+        return whole_groups(everything, looked_up_to)
+
+    def _of_same_groups(self, connection: Connection, found: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         groups = json.dumps(sorted({group for _, group in found}))
         return [(row[0], row[1]) for row in _run(connection, "unsequenced_of_groups", batch=groups)]
 
 
-def in_order(found: Sequence[tuple[int, str]]) -> list[int]:
-    """Return the ids of messages in the order they are numbered: by their transaction's last append, then by id."""
+def whole_groups(found: Sequence[tuple[int, str]], looked_up_to: int) -> list[tuple[int, str]]:
+    """Return the messages of transactions whose last append was looked at.
+
+    One that goes on beyond may have waited for a transaction that is numbered only next time.
+    """
+    last_of = _last_appends(found)
+    return [(message_id, group) for message_id, group in found if last_of[group] <= looked_up_to]
+
+
+def _last_appends(found: Sequence[tuple[int, str]]) -> dict[str, int]:
     last_of: dict[str, int] = {}
     for message_id, group in found:
         last_of[group] = max(message_id, last_of.get(group, 0))
+    return last_of
+
+
+def in_order(found: Sequence[tuple[int, str]]) -> list[int]:
+    """Return the ids of messages in the order they are numbered: by their transaction's last append, then by id."""
+    last_of = _last_appends(found)
     return [message_id for message_id, group in sorted(found, key=lambda item: (last_of[item[1]], item[0]))]
 
 

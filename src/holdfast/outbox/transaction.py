@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import IntegrityError
 
 from ..core.clock import Clock
 from ..core.errors import CommitError
 from ..core.handler_transaction import HandlerTransaction
 from ..state.lease import HeldLease
 from .idle import count_idle_time_again, limit_idle_time
+from .whole import has_ended, refuse_to_end, watch_for_undoing
 
 _IDLE_KILLED = "25P03"  # PostgreSQL: idle_in_transaction_session_timeout
 _ABOUT = 0.9  # MariaDB counts whole seconds
@@ -46,22 +48,44 @@ class ProcessorTransaction(HandlerTransaction):
         is_gone = self.is_cut_off or getattr(error.__cause__, "connection_invalidated", False)
         return bool(is_gone) and self._silent_before >= _ABOUT * self._idle_seconds
 
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether the database did answer a commit, and refused it: by a deferred constraint, say."""
+        cause = error.__cause__
+        return isinstance(cause, IntegrityError) and not cause.connection_invalidated
+
     def commit(self) -> None:
-        """Commit the effects and the checkpoint."""
+        """Commit the effects and the checkpoint.
+
+        Raises:
+            CommitError: the transaction was ended behind our back: what was written before that is gone, the
+                checkpoint too, so nothing is kept.
+        """
         if not self.is_active:
             raise _ended_by_the_handler()
+        if self._connection is not None and has_ended(self._connection):
+            self._is_broken = True
+            raise _undone()
         self._ends_it = True
         self._silent_before = self._clock.monotonic() - self._said_at
         super().commit()
 
     def _connect(self) -> Connection:
         connection = super()._connect()
+        watch_for_undoing(connection)
         event.listen(connection, "commit", self._refuse_commit)
+        event.listen(connection, "before_cursor_execute", self._refuse_to_end)
         event.listen(connection, "before_cursor_execute", self._note_silence)
         event.listen(connection, "after_cursor_execute", self._note_said)
         if connection.dialect.driver == "psycopg":
             event.listen(connection, "after_cursor_execute", count_idle_time_again)
         return connection
+
+    def _refuse_to_end(self, connection: Connection, cursor: object, statement: str, *_: object) -> None:
+        if self._transaction is None:  # it is Holdfast who begins it
+            return
+        if connection.dialect.name != "postgresql" and has_ended(connection):  # there the server refuses by itself
+            raise _undone()
+        refuse_to_end(connection, statement)
 
     def _note_silence(self, *_: object) -> None:
         self._silent_before = self._clock.monotonic() - self._said_at
@@ -78,6 +102,13 @@ class ProcessorTransaction(HandlerTransaction):
     def _bound_idle_time(self, connection: Connection) -> None:
         """On PostgreSQL this comes with the statement that stores the checkpoint, for no round trip of its own."""
         limit_idle_time(connection, self._idle_seconds)
+
+
+def _undone() -> CommitError:
+    return CommitError(
+        "A statement of the handler failed and was caught, and the database has undone the transaction with it, so "
+        "nothing was kept. Put statements that may fail into context.transaction.begin_nested(), or let the error out."
+    )
 
 
 def _ended_by_the_handler() -> CommitError:
