@@ -108,7 +108,7 @@ class Bench:
         self.app = Holdfast(dsn)
         self.app.migrate()
         self.seen = 0
-        self.app.processor(PROCESSOR, batch_size=BATCH_SIZE, start_from=Checkpoint(0, 0))(self._count)
+        self.app.processor(PROCESSOR, batch_size=BATCH_SIZE)(self._count)
         self.app.processors.register()
         self.raw = psycopg.connect(dsn)
         self.raw.execute(
@@ -186,7 +186,7 @@ def _filled(server: PostgresServer, size: int) -> Holdfast:
     dsn = server.dsn(server.create_database())
     app = Holdfast(dsn)
     app.migrate()
-    app.processor(PROCESSOR, batch_size=100, start_from=Checkpoint(0, 0))(lambda messages: None)
+    app.processor(PROCESSOR, batch_size=100)(lambda messages: None)
     app.processors.register()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(_FILL, {"first": 1, "last": size})

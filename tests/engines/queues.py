@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from azure.storage.queue import QueueClient
 
@@ -12,11 +14,28 @@ from holdfast.core.config import DbConfig
 from holdfast.core.engine import EngineProvider
 from holdfast.core.migrations import migrate
 from holdfast.engines.queues.embedded import EmbeddedQueue
+from holdfast.engines.queues.protocol import EngineQueue
 from holdfast.engines.queues.storage import StorageQueue
 from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
 from holdfast.jobs.stores.choose import job_store
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from tests.components.azurite import AzuriteServer
+
+
+@dataclass
+class Stepped:
+    """How far the database's time, as the statements are told it, was stepped."""
+
+    seconds: float = 0.0
+
+
+_stepped: WeakKeyDictionary[EmbeddedQueue, Stepped] = WeakKeyDictionary()
+
+
+def let_time_pass(queue: EngineQueue, seconds: float) -> None:
+    """Step the time of an embedded queue; Azure's goes by itself."""
+    if isinstance(queue, EmbeddedQueue):
+        _stepped[queue].seconds += seconds
 
 
 @contextmanager
@@ -25,7 +44,11 @@ def embedded_queue(url: str, visibility_seconds: float = 30.0) -> Iterator[Embed
     engine = provider.get_engine(DbConfig(connection_url=url))
     try:
         migrate(engine, (*RECORD_MIGRATIONS, *JOB_MIGRATIONS))
-        yield EmbeddedQueue(job_store(engine), "hmac-rotation-queue", visibility_seconds)
+        stepped = Stepped()
+        store = job_store(engine, ahead_seconds=lambda: stepped.seconds)
+        queue = EmbeddedQueue(store, "hmac-rotation-queue", visibility_seconds)
+        _stepped[queue] = stepped
+        yield queue
     finally:
         provider.dispose_all()
 

@@ -29,7 +29,7 @@ from holdfast.records.history import History, HistoryEntry
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
-from tests.engines.queues import embedded_queue, storage_queue
+from tests.engines.queues import embedded_queue, let_time_pass, storage_queue
 
 
 class Killed(BaseException):
@@ -70,6 +70,7 @@ class Bench:
 
     def next(self) -> Received:
         def look() -> Received | None:
+            let_time_pass(self.queue, 1.1)
             self.queue.tend()
             found = self.queue.receive(1, 1)
             return found[0] if found else None
@@ -254,6 +255,7 @@ def _to_the_end(bench: Bench) -> None:
             outcome = bench.flow().handle(found[0])
             if outcome in (Outcome.SUCCEEDED, Outcome.ALREADY_DONE, Outcome.DEAD_LETTERED):
                 break
+        let_time_pass(bench.queue, 1.1)
         bench.queue.tend()
     assert bench.is_empty
 

@@ -188,7 +188,11 @@ def rebuild(
     tables = truncate or []
     is_under_way = by_hand.is_rebuilding(processor_id, processor.version) and not restart
     if not is_under_way:
-        emptied = f"table {', '.join(tables)} would be emptied and " if tables else ""
+        emptied = (
+            f"table {', '.join(tables)} would be emptied and "
+            if tables
+            else "NO table would be emptied (--truncate), so effects that are there already would double, and "
+        )
         confirm(
             f"Processor '{processor_id}' version {processor.version}: {emptied}every message would be delivered again.",
             word=processor_id,
@@ -198,7 +202,8 @@ def rebuild(
     began = by_hand.start_rebuild(
         processor_id, tables, actor=present_user(), version=processor.version, restart=restart
     )
-    print_note("The tables are empty; replaying." if began else "A rebuild is under way; going on with it.")
+    begun = "The tables are empty; replaying." if tables else "Replaying; no table was emptied."
+    print_note(begun if began else "A rebuild is under way; going on with it.")
     replayed = _replay(hf, processor_id, processor.version)
     _tell({"processor_id": processor_id, "replayed": replayed}, as_json, f"Rebuilt: {counted(replayed, 'message')}.")
 

@@ -34,7 +34,7 @@ def run(
     migrate: _MigrateOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Run the triggers and jobs of an application until SIGTERM or Ctrl-C, then let running handlers finish.
+    """Run all that an application declares until SIGTERM or Ctrl-C, then let running handlers finish.
 
     Ends with 0 when all of them finished, with 1 when one did not: its work is done again by the next worker.
     """

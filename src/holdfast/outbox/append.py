@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..core.clock import new_id
@@ -69,6 +70,8 @@ class Outbox:
         Raises:
             MessageError: a message cannot be stored, or no transaction is open; nothing was appended.
         """
+        if isinstance(messages, NewMessage):
+            raise MessageError("append_many takes several messages: pass a list of them. Nothing was appended.")
         rows = [columns_of(_checked(message), self.max_message_bytes) for message in messages]
         caller = caller_of(connection)
         if caller.dialect != self._dialect():
@@ -83,13 +86,28 @@ class Outbox:
 
 
 def _append(caller: Caller, rows: Sequence[dict[str, object]]) -> list[Appended]:
-    added = _HOW[caller.dialect](caller, rows)
+    with _missing_tables_told():
+        added = _HOW[caller.dialect](caller, rows)
     found = []
     for row in rows:
         message_id = str(row["message_id"])
         found.append(Appended(message_id, message_id in added))
         added.discard(message_id)  # an id given twice was added once
     return found
+
+
+@contextmanager
+def _missing_tables_told() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        told = str(getattr(error, "orig", None) or error)
+        if "holdfast_outbox" in told and any(hint in told for hint in ("no such table", "not exist", "doesn't exist")):
+            raise ConfigurationError(
+                "There is no outbox in the database of this connection. Create it with 'holdfast migrate', or pass a "
+                "connection to the application's own database."
+            ) from error
+        raise
 
 
 def _append_postgresql(caller: Caller, rows: Sequence[dict[str, object]]) -> set[str]:

@@ -213,12 +213,31 @@ class ByHand:
         with changing(self._engine) as connection:
             places = self._locked(connection, processor_id)
             chosen = version or _newest(places)
+            to = self._reachable(next(place for place in places if place.id.version == chosen), to)
             changed = self._checkpoints.change(connection, _of(processor_id, chosen), **_checkpoint_columns(to))
             if to is None:
                 withdraw(connection, processor_id, chosen, actor)
             details = {"version": chosen, "to": None if to is None else str(to)}
             audit.record(connection, actor, "processor reset", processor_id, details)
         return changed
+
+    def _reachable(self, place: Place, to: Checkpoint | None) -> Checkpoint | None:
+        """Return a checkpoint as a processor's order has it.
+
+        Raises:
+            Conflict: it lies beyond the last message, so that messages to come would be skipped.
+        """
+        if to is None:
+            return None
+        reader = self._reader(place)
+        wanted = reader.in_order(to)
+        last = reader.last()
+        if last is None or wanted > last:
+            raise Conflict(
+                f"{wanted} lies beyond the last message ({last}): what is appended up to there would never be "
+                "delivered. Use 'end' to go on behind what is there; nothing was changed."
+            )
+        return wanted
 
     def forget(self, processor_id: str, version: int | None = None, *, actor: str, force: bool = False) -> int:
         """Delete what is stored of a processor, so that retention waits for it no more; return how many partitions.

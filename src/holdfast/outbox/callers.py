@@ -58,8 +58,9 @@ def caller_of(connection: object) -> Caller:
     if _is_psycopg(connection):
         return _Psycopg(connection)
     raise ConfigurationError(
-        f"hf.outbox.append cannot use a {type(connection).__name__}. Pass a SQLAlchemy Connection or Session, a "
-        "psycopg or sqlite3 connection; with SQLAlchemy's asyncio, await connection.run_sync(hf.outbox.append, …)."
+        f"hf.outbox.append cannot use an object of type {type(connection).__name__}. Pass a SQLAlchemy Connection or "
+        "Session, a psycopg or sqlite3 connection; with SQLAlchemy's asyncio, await connection.run_sync("
+        "hf.outbox.append, …)."
     )
 
 

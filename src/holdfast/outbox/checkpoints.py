@@ -238,6 +238,13 @@ class CheckpointStore:
         with changing(self.engine) as connection:
             return self.stop_on(connection, partition, token, reason)
 
+    def note(self, partition: PartitionId, token: int, reason: str | None) -> None:
+        """Write down what goes wrong in a partition that runs, or that nothing does any more."""
+        told = None if reason is None else reason[:_MOST_REASON]
+        held = and_(_is(partition), _columns.fencing_token == token, _columns.status == Status.RUNNING.value)
+        with changing(self.engine) as connection:
+            self.change(connection, held, reason=told)
+
     def stop_on(self, connection: Connection, partition: PartitionId, token: int, reason: str) -> bool:
         """The same inside the caller's transaction."""
         wanted = and_(_is(partition), _columns.fencing_token == token)

@@ -45,6 +45,8 @@ class Processor:
 
     def __init__(self, processor_id: str, handler: Callable[..., Any], settings: ProcessorSettings) -> None:
         self.id = _checked_id(processor_id)
+        if not callable(handler):
+            raise ConfigurationError(f"Processor '{processor_id}': {handler!r} is no function that could be called.")
         self.handler = handler
         self.settings = settings
         _check(self.id, settings)

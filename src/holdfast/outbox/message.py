@@ -113,12 +113,20 @@ def columns_of(message: NewMessage, most_bytes: int = MAX_MESSAGE_BYTES) -> dict
         "message_id": message_id,
         "message_type": kind,
         "data": _as_json(kind, "data", message.data, most_bytes),
-        "headers": None if message.headers is None else _as_json(kind, "headers", dict(message.headers), most_bytes),
+        "headers": None
+        if message.headers is None
+        else _as_json(kind, "headers", _mapping(message.headers), most_bytes),
         "message_key": key,
         "key_hash": key_hash(key or message_id),
         "correlation_id": _checked_text("correlation_id", message.correlation_id or message_id),
         "causation_id": None if message.causation_id is None else _checked_text("causation_id", message.causation_id),
     }
+
+
+def _mapping(headers: object) -> dict[str, Any]:
+    if not isinstance(headers, Mapping):
+        raise MessageError(f"A message's headers must be a mapping of names to values, not {headers!r:.80}.")
+    return dict(headers)
 
 
 def key_hash(text: str) -> int:

@@ -118,6 +118,14 @@ class Processors:
         Raises:
             ConfigurationError: the declaration is wrong.
         """
+        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
+            raise ConfigurationError(
+                f"Processor '{processor_id}': retry_policy={retry_policy!r} must be a RetryPolicy(max_retries=…)."
+            )
+        if not isinstance(transactional, bool):
+            raise ConfigurationError(
+                f"Processor '{processor_id}': transactional={transactional!r} must be True or False."
+            )
         if callable(processor_id):
             raise ConfigurationError('Write @hf.processor("id") with an id: its checkpoint is kept under it.')
         settings = ProcessorSettings(
@@ -148,6 +156,14 @@ class Processors:
         that does not answer is tried for about a week before the relay stops; with ``on_error="dead_letter"`` a message
         that fails alone is tried for about a quarter of an hour.
         """
+        if isinstance(sink, type) or not callable(getattr(sink, "send", None)):
+            raise ConfigurationError(
+                f"Relay '{processor_id}': {sink!r} is no sink. Pass an object with send(messages), as WebhookSink is."
+            )
+        if options.get("transactional"):
+            raise ConfigurationError(
+                f"Relay '{processor_id}': transactional=True cannot hold, since the other system is in no transaction."
+            )
         patience = _RELAY_LETTERS if options.get("on_error") == "dead_letter" else _RELAY_STOPS
         settings = {"retry_policy": patience, **options, "transactional": False}
         self.processor(processor_id, **settings)(relaying(sink))
@@ -259,8 +275,14 @@ class Processors:
     def _start(self, processor: Processor) -> Checkpoint | None:
         match processor.settings.start_from:
             case Checkpoint() as checkpoint:
-                has_ids = self.engine.dialect.name == "postgresql" and processor.settings.order == "transaction"
-                return checkpoint if has_ids else replace(checkpoint, transaction_id=0)
+                reader = self._reader(processor, processor.partition_ids[0])
+                last = reader.last()
+                if last is None or reader.in_order(checkpoint) > last:
+                    raise ConfigurationError(
+                        f"Processor '{processor.id}': start_from={checkpoint} lies beyond the last message ({last}), "
+                        "so what is appended up to there would never be delivered. Use 'end' to begin behind it."
+                    )
+                return reader.in_order(checkpoint)
             case "end":
                 if self.engine.dialect.name in ("mysql", "mariadb"):
                     self._number_everything()
@@ -386,7 +408,11 @@ class CaughtUp:
         self._places: list[Place] = []
 
     def __str__(self) -> str:
-        return "; ".join(f"{place.id} is at {place.checkpoint} of {self._last}" for place in self._places)
+        if not self._places:
+            return "it is not registered, because nobody has run it yet"
+        return "; ".join(
+            f"{place.id} is at {place.checkpoint or 'the beginning'} of {self._last}" for place in self._places
+        )
 
     def look(self) -> bool:
         """Return whether it has.

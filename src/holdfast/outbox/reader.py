@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -109,6 +109,11 @@ class OutboxReader:
                     f"{'; '.join(reading.held_back_by) or 'them'}, and try again."
                 )
             clock.wait(pause, _PAUSE_SECONDS)
+
+    def in_order(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a checkpoint as this order has it: without a transaction where it goes by positions alone."""
+        has_ids = self._dialect == "postgresql" and not self._by_position
+        return checkpoint if has_ids else replace(checkpoint, transaction_id=0)
 
     def last(self) -> Checkpoint | None:
         """Return the last message that is committed now, whether or not it can be read yet."""

@@ -34,7 +34,7 @@ from .context import ProcessorContext
 from .definition import Processor
 from .letters import Letters, Redelivery
 from .message import Message
-from .outcomes import Skip, Stop
+from .outcomes import Done, Skip, Stop
 from .reader import Batch, OutboxReader
 from .step import Step
 from .telemetry import ProcessorTelemetry
@@ -98,6 +98,7 @@ class PartitionRunner:
         self._told_waiting_at = 0.0
         self._redeliveries_at = 0.0
         self._look_at = 0.0
+        self._is_failing = False
 
     @property
     def title(self) -> str:
@@ -243,8 +244,15 @@ class PartitionRunner:
                     return failed
                 delay = policy.delay_for_attempt(attempt - 1)
                 self._telemetry.retrying(self, error, attempt, delay)
+                self._note(lease, f"try {attempt} failed: {error}")
             self._rest(lease, delay)
         raise AssertionError("a policy has at least one try")
+
+    def _note(self, lease: HeldLease, failing: str | None) -> None:
+        """Let ``holdfast processor list`` show that a handler fails, and that it does no more."""
+        if failing is not None or self._is_failing:
+            self._checkpoints.note(self.id, lease.fencing_token, failing)
+            self._is_failing = failing is not None
 
     def _rest(self, lease: HeldLease, seconds: float) -> None:
         """Wait before the next try, but not when told to stop.
@@ -268,6 +276,7 @@ class PartitionRunner:
             self._pass_by(move, lease)
         else:
             answer = self._attempt_in_transaction(messages, move, attempt, lease)
+        self._note(lease, None)
         self._telemetry.delivered(self, len(messages), skipped=answer if isinstance(answer, Skip) else None)
         if isinstance(answer, Stop):
             self._stop(lease, _reason(answer))
@@ -290,6 +299,9 @@ class PartitionRunner:
                     token=lease.fencing_token,
                     idle_seconds=lease.ttl_seconds,
                 )
+            if stored is CheckpointResult.IGNORED and attempt > 1:
+                transaction.rollback()
+                self._require_undone(move, lease)
             self._require_stored(stored, lease)
             context = self._context(messages, move, attempt, lease, transaction)
             answer = self._call(list(messages), context, lease, transaction)
@@ -303,6 +315,7 @@ class PartitionRunner:
                 self._moved(move)
             return answer
         except CommitError as error:
+            self._require_undone(move, lease)
             raise HandlerError(str(error)) from error
         except (Ambiguous, Unavailable) as error:
             self._place = None  # what was kept is read again before going on
@@ -316,6 +329,16 @@ class PartitionRunner:
         finally:
             transaction.close()
 
+    def _require_undone(self, move: Move, lease: HeldLease) -> None:
+        """Stop loudly when a failed try has moved the checkpoint: its handler committed half of its effects past us."""
+        place = self._checkpoints.get(self.id)
+        if place is not None and place.checkpoint == move.to and place.fencing_token == lease.fencing_token:
+            self._stop(
+                lease,
+                f"the handler committed past context.transaction and failed then, so the batch up to {move.to} is kept "
+                f"in part. It began behind {move.expected}: mend what is missing, then resume",
+            )
+
     def _call(
         self,
         messages: list[Message],
@@ -325,7 +348,7 @@ class PartitionRunner:
     ) -> object:
         try:
             answer = self._processor.invoker.invoke(messages, context, lease)
-        except Exception as error:
+        except BaseException as error:  # also who calls sys.exit has failed
             self._require_held(lease)
             if transaction is not None and transaction.was_idle_too_long(error):
                 raise HandlerError(self._too_silent(lease)) from error
@@ -333,7 +356,7 @@ class PartitionRunner:
                 raise Unavailable(f"The connection of {self.title} broke while a batch was handled: {error}") from error
             raise HandlerError(_told(error)) from error
         self._require_held(lease)
-        return answer
+        return answer() if answer in (Done, Skip, Stop) else answer  # the class was named instead of an instance
 
     def _too_silent(self, lease: HeldLease) -> str:
         return (

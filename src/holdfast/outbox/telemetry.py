@@ -103,7 +103,7 @@ class ProcessorTelemetry:
         _log.error(
             "%s was stopped: %s. Nothing is delivered until 'holdfast processor resume %s'",
             runner.title,
-            reason,
+            reason.rstrip("."),
             runner.id.processor_id,
             extra=_fields(runner, "stopped"),
         )
