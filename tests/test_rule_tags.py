@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TAG = re.compile(r"\[((?:CHECKPOINT|CLAIM|FENCE|HORIZON|LEASE|LIMIT|OUTBOX|PERIODIC|REAP|RETRY)-[A-Z0-9-]+)\]")
+TAG = re.compile(r"\[((?:CHECKPOINT|CLAIM|FENCE|HORIZON|LEASE|LIMIT|OUTBOX|PERIODIC|REAP|REGISTRY|RETRY)-[A-Z0-9-]+)\]")
 
 
 def tags_in(folder: str, pattern: str) -> set[str]:

@@ -32,7 +32,7 @@ compile() {
 }
 
 compile requirements/dev.lock 3.11 "3.11, 3.12 and 3.13" requirements/build.in --group dev \
-    --extra postgres --extra mysql --extra azure --extra cosmos --extra s3 --extra otel --extra grpc
+    --extra postgres --extra mysql --extra azure --extra cosmos --extra s3 --extra otel --extra grpc --extra server
 compile requirements/base.lock 3.11 "3.11, 3.12 and 3.13" requirements/build.in --constraint requirements/dev.lock
 compile requirements/functions313.lock 3.13 "3.13 and newer" requirements/functions313.in \
-    --constraint requirements/dev.lock --extra postgres --extra mysql --extra azure
+    --constraint requirements/dev.lock --extra postgres --extra mysql --extra azure --extra server

@@ -39,6 +39,7 @@ from .core.errors import (
     PayloadError,
     PollerError,
     QueryError,
+    RegistryLocked,
     SerializationError,
     SourceConfigurationError,
     StateStoreError,
@@ -56,6 +57,7 @@ from .decorator.bindings import DbBindings
 from .decorator.metadata import get_db_metadata
 from .decorator.out import DbOut
 from .decorator.triggering import ModelChange
+from .engines.registry import EngineTablesConfig, HeldRegistry, Registry, RegistryView
 from .jobs.context import JobContext
 from .jobs.definition import BoundJob, JobDefinition
 from .jobs.model import Enqueued, JobStatus
@@ -112,6 +114,7 @@ __all__ = [
     "Discard",
     "Done",
     "EngineProvider",
+    "EngineTablesConfig",
     "Enqueued",
     "EventNormalizer",
     "FetchError",
@@ -119,6 +122,7 @@ __all__ = [
     "FingerprintMismatchError",
     "ForeignCheckpointError",
     "HandlerError",
+    "HeldRegistry",
     "Holdfast",
     "InvalidTransition",
     "JobCancelled",
@@ -151,6 +155,9 @@ __all__ = [
     "Processors",
     "QueryError",
     "RawRecord",
+    "Registry",
+    "RegistryLocked",
+    "RegistryView",
     "Retry",
     "RetryPolicy",
     "RowChange",

@@ -24,6 +24,7 @@ from .core.normalizer import EventNormalizer
 from .core.retry import RetryPolicy
 from .core.signals import StopSignals
 from .core.telemetry import MetricsCollector
+from .engines.registry import Registry
 from .jobs.by_hand import JobHome
 from .jobs.queue import Jobs
 from .jobs.schema import MIGRATIONS as JOB_MIGRATIONS
@@ -102,6 +103,7 @@ class Holdfast:
         outbox_retention: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
+        _check_retention(outbox_retention)
         self._config = _config_from(url, db_config)
         self.app_name = checked_name("The app name", app_name or default_app_name())
         self._provider = engine_provider or EngineProvider()
@@ -147,6 +149,16 @@ class Holdfast:
                 clock=self._clock,
             )
         return self._state
+
+    @property
+    def registry(self) -> Registry:
+        """Return what the application's engines share, and the lock under which it may be changed."""
+        return Registry(
+            self.state.documents,
+            app_name=self.app_name,
+            skew_margin_seconds=self._skew_margin_seconds,
+            clock=self._clock,
+        )
 
     def _state_engine(self) -> Engine:
         """Heartbeats have a pool of their own, so that handlers that use up theirs cannot lose a lease."""
@@ -440,7 +452,7 @@ class Holdfast:
         self.validate()
         workers: list[LeaseWorker | JobWorker] = []
         works = [LeasedWork(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()]
-        works += self.processors.works()
+        works += self.processors.works(stop=self._stop)
         if works:
             workers.append(LeaseWorker(works, self._stop, clock=self._clock, drain_seconds=settings.drain_seconds))
         if self.jobs.definitions:
@@ -482,6 +494,11 @@ def _check_settings(name: str, *, at_least_one: dict[str, object], positive: dic
             raise ConfigurationError(f"Trigger '{name}': {setting}={value!r} must be a number above 0.")
     if positive.get("lease_seconds") is None:
         raise ConfigurationError(f"Trigger '{name}': lease_seconds must be a number above 0.")
+
+
+def _check_retention(given: object) -> None:
+    if given is not None and not (isinstance(given, timedelta) and given > timedelta()):
+        raise ConfigurationError(f"outbox_retention={given!r} must be a time above 0, such as timedelta(days=30).")
 
 
 def _config_from(url: str | None, db_config: DbConfig | None) -> DbConfig:

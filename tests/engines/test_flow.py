@@ -1,7 +1,4 @@
-"""The flow of a message, rule by rule of the standard's sections 1.2 to 1.7, on both kinds of queue.
-
-The records are in SQL here; Azure's tables keep the same promises in a suite of their own.
-"""
+"""The flow of a message, rule by rule of the standard's sections 1.2 to 1.7, in SQL and in Azure's queue and tables."""
 
 from __future__ import annotations
 
@@ -13,23 +10,22 @@ from typing import Any
 import pytest
 
 from holdfast.core.clock import SystemClock
-from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.migrations import migrate
 from holdfast.core.retry import RetryPolicy
 from holdfast.engines.context import EngineContext
 from holdfast.engines.definition import EngineDefinition, EngineSettings
 from holdfast.engines.flow import EngineFlow, Outcome
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.queues.embedded import EmbeddedQueue
 from holdfast.engines.queues.protocol import EngineQueue, Received
-from holdfast.engines.sql_records import SqlEngineRecords
-from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterStatus
-from holdfast.records.history import History, HistoryEntry
-from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
+from holdfast.engines.table_records import TableRecords
+from holdfast.records.dead_letters import DeadLetter, LetterStatus
+from holdfast.records.history import HistoryEntry
+from holdfast.records.tables import SqlHistoryTable, SqlLetterTable
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
 from tests.engines.queues import embedded_queue, let_time_pass, storage_queue
+from tests.engines.tables import azure_tables
 
 
 class Killed(BaseException):
@@ -41,7 +37,7 @@ class Bench:
     """An engine with its queue and its records."""
 
     queue: EngineQueue
-    records: SqlEngineRecords
+    records: TableRecords
     executions: list[EngineMessage] = field(default_factory=list)
     fails: Callable[[EngineContext], bool] = lambda context: False
 
@@ -81,11 +77,11 @@ class Bench:
 
     @property
     def history(self) -> list[HistoryEntry]:
-        return History(self.records._engine).by_correlation("c-1")
+        return self.records.history.of_correlation("hmac", "c-1")
 
     @property
     def letters(self) -> list[DeadLetter]:
-        return list(DeadLetters(self.records._engine).page().items)
+        return list(self.records.letters.page().items)
 
     @property
     def is_empty(self) -> bool:
@@ -94,18 +90,19 @@ class Bench:
 
 
 @pytest.fixture(params=["postgres_url", "sqlite_url", "azurite"])
-def bench(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     given = request.getfixturevalue(request.param)
     if isinstance(given, AzuriteServer):
-        provider = EngineProvider()
-        engine = provider.get_engine(DbConfig(connection_url=sqlite_url))
-        migrate(engine, RECORD_MIGRATIONS)
-        with storage_queue(given) as queue:
-            yield Bench(queue, SqlEngineRecords(engine))
-        provider.dispose_all()
+        with storage_queue(given) as queue, azure_tables(given.connection_string) as tables:
+            yield Bench(queue, TableRecords(tables.letters, tables.history))
     else:
         with embedded_queue(given, 1.0) as embedded:
-            yield Bench(embedded, SqlEngineRecords(embedded._store.engine))
+            yield Bench(embedded, sql_records(embedded))
+
+
+def sql_records(queue: EmbeddedQueue) -> TableRecords:
+    engine = queue._store.engine
+    return TableRecords(SqlLetterTable(engine), SqlHistoryTable(engine))
 
 
 def test_1_2_a_message_is_executed_recorded_and_deleted(bench: Bench) -> None:
@@ -274,6 +271,6 @@ def test_an_execution_that_lost_its_message_records_nothing(bench: Bench) -> Non
 
 def test_too_few_attempts_are_refused(sqlite_url: str) -> None:
     with embedded_queue(sqlite_url) as queue:
-        bench = Bench(queue, SqlEngineRecords(queue._store.engine))
+        bench = Bench(queue, sql_records(queue))
         with pytest.raises(ConfigurationError, match=r"n means n - 1 executions\. Use 2 or more"):
             bench.flow(most=1)

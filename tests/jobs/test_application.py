@@ -50,7 +50,7 @@ def test_a_job_is_declared_enqueued_run_and_its_result_read(hf: Holdfast) -> Non
     def refuse() -> None:
         raise Discard("never")
 
-    assert hf.migrate() == ["0001 state documents", "0002 records", "0003 jobs", "0004 outbox"]
+    assert hf.migrate() == ["0001 state documents", "0002 records", "0003 jobs", "0004 outbox", "0005 engine records"]
     added, refused = add.enqueue(a=2, b=3), refuse.enqueue()
     assert hf.jobs.result(added.id) is None
     with running(hf):
@@ -176,7 +176,7 @@ def test_jobs_need_no_state_documents_in_the_database(sqlite_url: str) -> None:
     hf = Holdfast(sqlite_url, state=MemoryDocumentStore())
     assert hf.migrate() == []
     job = hf.job(topic="mail", name="a")(lambda: None)
-    assert hf.migrate() == ["0002 records", "0003 jobs"]
+    assert hf.migrate() == ["0002 records", "0003 jobs", "0005 engine records"]
     added = job.enqueue()
     with running(hf):
         wait_until(lambda: hf.jobs.result(added.id), "the job")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import run_command
+from holdfast.core.bearer import token_hash
 from holdfast.jobs.grpc.client import RemoteQueue
-from holdfast.jobs.grpc.security import token_hash
 from tests.components.processes import PythonWorker
 from tests.jobs.queues import open_queue
 from tests.jobs.remote import TOKEN, Authority

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from holdfast.core.bearer import token_hash
 from holdfast.core.errors import Ambiguous, ConfigurationError
 from holdfast.jobs.grpc import holdfast_jobs_pb2 as wire
 from holdfast.jobs.grpc.connection import RemoteConnection
@@ -20,7 +21,6 @@ from holdfast.jobs.grpc.security import (
     check_listening,
     check_sending,
     is_loopback,
-    token_hash,
 )
 from holdfast.jobs.grpc.server import JobsServer, ServerSettings
 from tests.components.ports import HOST, free_port

@@ -23,7 +23,9 @@ from .new import new_app
 from .outbox import outbox_app
 from .output import print_error, print_line, redacted
 from .processor import processor_app
+from .registry import registry_app
 from .run import migrate, run
+from .serve import serve
 from .trigger import trigger_app
 
 app = typer.Typer(
@@ -35,6 +37,7 @@ app = typer.Typer(
 )
 app.command("run", epilog=EXIT_CODES_HELP)(run)
 app.command("migrate", epilog=EXIT_CODES_HELP)(migrate)
+app.command("serve", epilog=EXIT_CODES_HELP)(serve)
 app.command("jobs-server", epilog=EXIT_CODES_HELP)(jobs_server)
 app.command("demo")(demo)
 app.add_typer(trigger_app, name="trigger")
@@ -43,6 +46,7 @@ app.add_typer(processor_app, name="processor")
 app.add_typer(outbox_app, name="outbox")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(history_app, name="history")
+app.add_typer(registry_app, name="registry")
 app.add_typer(new_app, name="new")
 
 

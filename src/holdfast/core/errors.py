@@ -12,6 +12,7 @@
     ├── CursorSerializationError      a value cannot be a cursor, or a stored one cannot be read
     ├── StateStoreError               the state document could not be read or written
     │   ├── Conflict                  the document changed since it was read; nothing was written
+    │   │   └── RegistryLocked        the registry's lock is another job's (409); try again after it ends
     │   ├── Unavailable               the store did not take the write; nothing was written; retry can help
     │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
@@ -39,6 +40,8 @@ A message names the thing, the fact and the next step. No message ever holds a p
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 
 class DbError(Exception):
@@ -79,6 +82,18 @@ class StateStoreError(DbError):
 
 class Conflict(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
     """The document changed since it was read. Nothing was written."""
+
+
+class RegistryLocked(Conflict):
+    """The registry's lock is not the caller's: another job's, or nobody's any more. Nothing was written (HTTP 409).
+
+    ``holder_job_id`` is the job that has the lock (empty when nobody has), ``locked_until`` when it runs out.
+    """
+
+    def __init__(self, message: str, *, holder_job_id: str = "", locked_until: datetime | None = None) -> None:
+        super().__init__(message)
+        self.holder_job_id = holder_job_id
+        self.locked_until = locked_until
 
 
 class Unavailable(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design

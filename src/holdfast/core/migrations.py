@@ -71,7 +71,7 @@ def _apply_missing(engine: Engine, migrations: Sequence[Migration]) -> list[str]
     with writing(engine) as connection, connection.begin(), _locked(connection):
         _metadata.create_all(connection)
         done = set(connection.execute(select(migrations_table.c.number)).scalars())
-        missing = [step for step in sorted(migrations, key=lambda step: step.number) if step.number not in done]
+        missing = [step for step in _in_order(migrations) if step.number not in done]
         for step in missing:
             step.apply(connection)
             connection.execute(insert(migrations_table), {"number": step.number, "name": step.name})
@@ -97,9 +97,13 @@ def difference(engine: Engine, migrations: Sequence[Migration], known: Sequence[
     done = _applied(engine)
     known_numbers = {step.number for step in known}
     return Difference(
-        [f"{step.number:04d} {step.name}" for step in migrations if step.number not in done],
+        [f"{step.number:04d} {step.name}" for step in _in_order(migrations) if step.number not in done],
         [f"{number:04d} {name}" for number, name in sorted(done.items()) if number not in known_numbers],
     )
+
+
+def _in_order(migrations: Sequence[Migration]) -> list[Migration]:
+    return sorted(migrations, key=lambda step: step.number)
 
 
 def _applied(engine: Engine) -> dict[int, str]:

@@ -15,6 +15,7 @@ from ..core.engine import writing
 from ..core.errors import Ambiguous, ConfigurationError, DbConnectionError, DbError, QueryError, Unavailable, WriteError
 
 _MISSING_TABLE = ("no such table", "does not exist", "doesn't exist")
+_MISSING_COLUMN = ("no such column", "unknown column", "has no column")
 _CONTENTION = ("deadlock", "locked", "lock wait timeout", "could not serialize", "lock timeout")
 
 
@@ -75,6 +76,8 @@ def _as_ours(engine: Engine, error: DBAPIError, writes: bool) -> DbError:
     why, where = reason(error), safe_url(engine.url)
     if "holdfast_" in why and any(hint in why for hint in _MISSING_TABLE):
         return ConfigurationError(f"Holdfast's tables are missing in {where}. Create them with 'holdfast migrate'.")
+    if "holdfast_" in why and any(hint in why.lower() for hint in _MISSING_COLUMN):
+        return ConfigurationError(f"Holdfast's tables in {where} are older than it is. Run 'holdfast migrate'.")
     if writes and error.connection_invalidated:  # a COMMIT has no statement, and may have landed like any other
         return Ambiguous(
             f"The connection to {where} broke before a change was answered: {why}. Look whether it landed before you "

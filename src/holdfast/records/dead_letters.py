@@ -1,7 +1,11 @@
 """Dead letters: what could not be done, with its payload and its error, until a person deals with it.
 
-A letter is Pending until it is resolved, retried or expired, each of which happens once: the change is a
-compare-and-set on Pending, and whoever comes second is told.
+A letter is Pending until it is resolved, retried or expired, each of which happens once: whoever changes one holds it,
+looks whether it is Pending, and whoever comes second is told.
+
+A retry whose queue is not in this database takes two such changes: the first writes down who retries and under which
+message id while the letter is still Pending, the second settles it when the message is in the queue. Whoever finds the
+first without the second, after a crash, enqueues under the same id and settles it.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from sqlalchemy.exc import IntegrityError
 from ..core.errors import ConfigurationError, Conflict, NotFoundError
 from . import audit
 from .database import changing, reading, translated
+from .exact import given, kept, legible
 from .fitting import check_fits
 from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
 from .row_keys import LONGEST_KEY, dead_letter_key
 from .schema import ID_LENGTH, PUBLISHER, dead_letters_table
 from .times import database_now, database_time, days_before
 
+RETRIED = "Retried"
 _KIND = "dead letters"
 _MOST_OF_ONE_ITEM = 1000
 _columns = dead_letters_table.c
@@ -41,7 +47,10 @@ class LetterStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One item that could not be done. ``retried_as`` names the item it was put back as."""
+    """One item that could not be done. ``retried_as`` names the item it was put back as.
+
+    ``retry_message_id`` is the id chosen for that; on a Pending letter it says that a retry was begun and not finished.
+    """
 
     engine: str
     row_key: str
@@ -59,13 +68,17 @@ class DeadLetter:
     correlation_id: str
     item_id: str | None = None
     retried_as: str | None = None
+    retry_message_id: str | None = None
+    retry_begun_at: datetime | None = None
+    retry_begun_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
     """Which letters are wanted: those that fit everything that is not None.
 
-    ``since`` and ``until`` are about the last failure; ``error`` is a part of the error's text, in any case.
+    ``since`` and ``until`` are about the last failure; ``error`` is a part of the error's text, in any case;
+    ``is_retry_begun`` tells letters with a retry, finished or not, from those without.
     """
 
     engine: str | None = None
@@ -75,6 +88,7 @@ class LetterFilter:
     until: datetime | None = None
     correlation_id: str | None = None
     error: str | None = None
+    is_retry_begun: bool | None = None
 
 
 _EVERY_LETTER = LetterFilter()
@@ -109,7 +123,7 @@ class DeadLetters:
 
     def get(self, engine_name: str, row_key: str, connection: Connection | None = None) -> DeadLetter | None:
         """Return one letter."""
-        query = select(dead_letters_table).where(_columns.engine == engine_name, _columns.row_key == row_key)
+        query = select(dead_letters_table).where(_named(engine_name, row_key))
         with reading(self._engine, connection) as open_connection:
             row = open_connection.execute(query).one_or_none()
         return None if row is None else _letter(row)
@@ -143,32 +157,36 @@ class DeadLetters:
         with reading(self._engine, connection) as open_connection:
             return [_letter(row) for row in open_connection.execute(query)]
 
-    def resolve(self, engine_name: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+    def resolve(
+        self, engine_name: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
         """Mark a letter as dealt with, audited, and return it.
+
+        ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
 
         Raises:
             NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending; nothing was changed.
+            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
         """
+        notes = legible(notes)
         with changing(self._engine) as connection:
+            letter = self._held(connection, engine_name, row_key)
+            if not is_pending(letter) or (letter.retry_message_id is not None and not despite_retry):
+                raise Conflict(f"{told_state(letter)}; nothing was changed.")
             values = {
                 "status": LetterStatus.RESOLVED.value,
                 "resolution_notes": notes,
                 "resolved_at": database_time(connection.dialect),
                 "resolved_by": actor[:ID_LENGTH],
             }
-            named = and_(_columns.engine == engine_name, _columns.row_key == row_key)
-            is_ours = _set_if_pending(connection, named, values) == 1
-            letter = self.get(engine_name, row_key, connection)
-            if letter is None:
-                raise NotFoundError(f"There is no dead letter '{row_key}' of engine '{engine_name}'.")
-            if not is_ours:
-                raise Conflict(f"{told_state(letter)}; nothing was changed.")
+            _set_held(connection, letter, values)
             audit.record(connection, actor, "dlq resolve", f"{engine_name}/{row_key}", {"notes": notes})
-        return letter
+            return self._held(connection, engine_name, row_key)
 
     def expire(self, older_than_days: float, engine_name: str | None = None, *, actor: str) -> int:
         """Give up on Pending letters that failed longer ago than that, audited; return how many.
+
+        Letters with a retry that was begun are left alone: its message may be in the queue.
 
         Raises:
             ConfigurationError: the number of days is negative.
@@ -177,25 +195,77 @@ class DeadLetters:
             raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
         with changing(self._engine) as connection:
             until = days_before(database_now(connection), older_than_days)
-            wanted = and_(*_conditions(LetterFilter(engine=engine_name, until=until)))
-            expired = _set_if_pending(connection, wanted, {"status": LetterStatus.EXPIRED.value})
+            wanted = and_(*_conditions(LetterFilter(engine=engine_name, until=until, is_retry_begun=False)))
+            pending = update(dead_letters_table).where(wanted, _columns.status == LetterStatus.PENDING.value)
+            expired = connection.execute(pending.values(status=LetterStatus.EXPIRED.value)).rowcount
             if expired:
                 details = {"older_than_days": older_than_days, "expired": expired}
                 audit.record(connection, actor, "dlq expire", engine_name or "every engine", details)
         return expired
 
+    def begin_retry(
+        self, connection: Connection, engine_name: str, row_key: str, actor: str, new_message_id: str
+    ) -> DeadLetter:
+        """Write down, audited, who retries a letter and under which id; the transaction holds it until it ends.
+
+        Returns the letter with the id to use: that of an earlier retry which was not finished, else the new one.
+
+        Raises:
+            ConfigurationError: the id is empty or too long.
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending; nothing was changed.
+        """
+        check_fits(engine_name, message_id=new_message_id)
+        letter = self._held(connection, engine_name, row_key)
+        if not is_pending(letter):
+            raise Conflict(f"{told_state(letter)}; nothing was changed.")
+        if letter.retry_message_id is not None:
+            return letter
+        values = {
+            "retry_message_id": new_message_id,
+            "retry_begun_at": database_time(connection.dialect),
+            "retry_begun_by": actor[:ID_LENGTH],
+        }
+        with translated(self._engine, writes=True):
+            _set_held(connection, letter, values)
+            audit.record(connection, actor, "dlq retry", f"{engine_name}/{row_key}", {"retried_as": new_message_id})
+        return self._held(connection, engine_name, row_key)
+
+    def finish_retry(self, connection: Connection, engine_name: str, row_key: str, message_id: str) -> DeadLetter:
+        """Settle a letter whose message is back in its queue; nothing happens when that was told before.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: no retry with that id was begun, or someone else settled the letter; nothing was changed.
+        """
+        letter = self._held(connection, engine_name, row_key)
+        if is_retried_as(letter, message_id):
+            return letter
+        if not is_pending(letter) or letter.retry_message_id != message_id:
+            raise Conflict(f"{told_state(letter)}, not with the message '{message_id}'; nothing was changed.")
+        self.mark_retried(connection, letter, message_id, letter.retry_begun_by or "")
+        return self._held(connection, engine_name, row_key)
+
+    def _held(self, connection: Connection, engine_name: str, row_key: str) -> DeadLetter:
+        """Return a letter that is the transaction's until it ends."""
+        query = select(dead_letters_table).where(_named(engine_name, row_key)).with_for_update()
+        with translated(self._engine, writes=True):
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise no_such_letter(engine_name, row_key)
+        return _letter(row)
+
     def mark_retried(self, connection: Connection, letter: DeadLetter, retried_as: str, actor: str) -> None:
         """Mark a letter that this transaction holds as put back."""
         values = {
             "status": LetterStatus.RESOLVED.value,
-            "resolution_notes": "Retried",
+            "resolution_notes": RETRIED,
             "resolved_at": database_time(connection.dialect),
             "resolved_by": actor[:ID_LENGTH],
             "retried_as": retried_as,
         }
-        named = and_(_columns.engine == letter.engine, _columns.row_key == letter.row_key)
         with translated(self._engine, writes=True):
-            _set_if_pending(connection, named, values)
+            _set_held(connection, letter, values)
 
     def lock_pending(self, connection: Connection, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return those of the letters that are still Pending; the transaction holds them until it ends."""
@@ -216,15 +286,39 @@ def new_letter(*, item: str, row_key: str | None = None, **fields: Any) -> DeadL
 
 def told_state(letter: DeadLetter) -> str:
     """Return for people what became of a letter."""
+    name = f"The dead letter '{letter.row_key}' of engine '{letter.engine}'"
+    if letter.status is LetterStatus.PENDING and letter.retry_message_id is not None:
+        return f"{name} is being retried by {letter.retry_begun_by} as '{letter.retry_message_id}'"
     by = f" by {letter.resolved_by}" if letter.resolved_by else ""
     notes = f" ({letter.resolution_notes})" if letter.resolution_notes else ""
-    return f"The dead letter '{letter.row_key}' of engine '{letter.engine}' is {letter.status.value}{by}{notes}"
+    return f"{name} is {letter.status.value}{by}{notes}"
 
 
-def _set_if_pending(connection: Connection, wanted: ColumnElement[bool], values: Mapping[str, object]) -> int:
-    """Change the wanted letters that are Pending, and return how many: the compare-and-set of every change."""
-    is_pending = _columns.status == LetterStatus.PENDING.value
-    return connection.execute(update(dead_letters_table).where(wanted, is_pending).values(values)).rowcount
+def is_pending(letter: DeadLetter) -> bool:
+    """Return whether a letter may still be settled."""
+    return letter.status is LetterStatus.PENDING
+
+
+def is_retried_as(letter: DeadLetter, message_id: str) -> bool:
+    """Return whether a letter was put back under that id."""
+    return letter.status is LetterStatus.RESOLVED and letter.retried_as == message_id
+
+
+def no_such_letter(engine_name: str, row_key: str) -> NotFoundError:
+    """Return the error for a letter that is not there."""
+    return NotFoundError(f"There is no dead letter '{row_key}' of engine '{engine_name}'.")
+
+
+def _named(engine_name: str, row_key: str) -> ColumnElement[bool]:
+    return and_(_columns.engine == engine_name, _columns.row_key == row_key)
+
+
+def _set_held(connection: Connection, letter: DeadLetter, values: Mapping[str, object]) -> None:
+    """Change a letter that the transaction holds.
+
+    The key alone names it: asked for the status too, MariaDB may go by that index, and meet others half-way.
+    """
+    connection.execute(update(dead_letters_table).where(_named(letter.engine, letter.row_key)).values(values))
 
 
 def _check(letter: DeadLetter) -> None:
@@ -252,6 +346,8 @@ def _conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
         yield _columns.last_failure_at < wanted.until
     if wanted.error is not None:
         yield _columns.error_message.icontains(wanted.error, autoescape=True)
+    if wanted.is_retry_begun is not None:
+        yield _columns.retry_message_id.is_not(None) if wanted.is_retry_begun else _columns.retry_message_id.is_(None)
 
 
 def _token(letter: DeadLetter) -> str:
@@ -267,7 +363,12 @@ def _behind(token: str) -> ColumnElement[bool]:
 
 
 def _row_of(letter: DeadLetter) -> dict[str, Any]:
-    return {**asdict(letter), "status": letter.status.value}
+    return {
+        **asdict(letter),
+        "status": letter.status.value,
+        "original_message": kept(letter.original_message),
+        "error_message": legible(letter.error_message),
+    }
 
 
 def _letter(row: Row[Any]) -> DeadLetter:
@@ -279,4 +380,4 @@ def _letter(row: Row[Any]) -> DeadLetter:
             f"The dead letter '{values['row_key']}' has an unknown status ({error}). It was written by a newer "
             "version: upgrade."
         ) from error
-    return DeadLetter(status=status, **values)
+    return DeadLetter(status=status, original_message=given(values.pop("original_message")), **values)

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import ConfigurationError
 from .database import reading, translated
+from .exact import given, kept, legible
 from .fitting import check_fits
 from .paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
 from .row_keys import history_key, parsed_history_key
@@ -114,9 +115,9 @@ class History:
             "operation": operation,
             "status": HistoryStatus(status).value,
             "duration_ms": max(0, duration_ms),
-            "input": input,
-            "output": output,
-            "error": error,
+            "input": None if input is None else kept(input),
+            "output": None if output is None else kept(output),
+            "error": None if error is None else legible(error),
             "created_at": database_time(connection.dialect) if created_at is None else created_at,
             "correlation_id": correlation_id,
             "item_id": item_id,
@@ -125,6 +126,11 @@ class History:
         with translated(self._engine, writes=True):
             added = connection.execute(insert(history_table).values(values))
             return int(added.inserted_primary_key[0])  # type: ignore[index] # there is one: a row was inserted
+
+    def by_id(self, entry_id: int, connection: Connection) -> HistoryEntry:
+        """Return an entry that is there."""
+        with reading(self._engine, connection):
+            return _entry(connection.execute(select(history_table).where(_columns.id == entry_id)).one())
 
     def get(self, engine_name: str, row_key: str) -> HistoryEntry | None:
         """Return one entry; None when there is none of that key, or it is another's.
@@ -159,6 +165,22 @@ class History:
         """Return what happened to one piece of business, across engines, oldest first; at most the first 1,000."""
         return self._in_order(_columns.correlation_id == correlation_id)
 
+    def of_correlation(self, engine_name: str, correlation_id: str, operation: str | None = None) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first; at most the first 1,000."""
+        wanted = HistoryFilter(engine=engine_name, operation=operation, correlation_id=correlation_id)
+        found = self._in_order(and_(*_conditions(wanted)))
+        return [entry for entry in found if _is_exactly(entry, wanted)]
+
+    def succeeded(self, engine_name: str, operation: str, correlation_id: str) -> HistoryEntry | None:
+        """Return the last success of an operation for one piece of business; None when there was none."""
+        wanted = HistoryFilter(
+            engine=engine_name, operation=operation, correlation_id=correlation_id, status=HistoryStatus.SUCCEEDED
+        )
+        query = select(history_table).where(*_conditions(wanted)).order_by(_columns.id.desc())
+        with reading(self._engine) as connection:
+            found = map(_entry, connection.execute(query))
+            return next((entry for entry in found if _is_exactly(entry, wanted)), None)
+
     def of_item(self, item_id: str, connection: Connection | None = None) -> list[HistoryEntry]:
         """Return the attempts of one item, oldest first; at most the first 1,000."""
         own_name = and_(_columns.correlation_id == item_id, _columns.item_id == item_id)
@@ -184,8 +206,17 @@ def _conditions(wanted: HistoryFilter) -> Iterator[ColumnElement[bool]]:
         yield _columns.error.icontains(wanted.error, autoescape=True)
 
 
+def _is_exactly(entry: HistoryEntry, wanted: HistoryFilter) -> bool:
+    """Return whether the names are the same to the letter: MariaDB takes 'c ' for 'c'."""
+    names = (wanted.engine, wanted.operation or entry.operation, wanted.correlation_id)
+    return (entry.engine, entry.operation, entry.correlation_id) == names
+
+
 def _entry(row: Row[Any]) -> HistoryEntry:
     values = dict(row._mapping)
+    for name in ("input", "output"):
+        if values[name] is not None:
+            values[name] = given(values[name])
     try:
         status = HistoryStatus(values.pop("status"))
     except ValueError as error:

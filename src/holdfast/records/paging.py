@@ -1,12 +1,14 @@
 """Listings in pages: a page ends with a token, and the next one starts behind the row the token names.
 
-A token names a row and not a count, so that rows added or removed meanwhile are neither shown twice nor skipped.
+A token names a row and not a count, so that rows added or removed meanwhile are neither shown twice nor skipped. It
+ends with a digest, so that one that was damaged or edited is told from one that we gave out; it keeps no secret.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from ..core.errors import ConfigurationError
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 100
+_DIGEST_BYTES = 9
 
 _Item = TypeVar("_Item")
 
@@ -42,8 +45,8 @@ def checked_limit(limit: int) -> int:
 
 def token_of(kind: str, *position: object) -> str:
     """Return the token that names the row at ``position`` in a listing of ``kind``."""
-    content = json.dumps([kind, *position], separators=(",", ":"), ensure_ascii=False)
-    return base64.urlsafe_b64encode(content.encode("utf-8")).decode("ascii").rstrip("=")
+    content = json.dumps([kind, *position], separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    return base64.urlsafe_b64encode(content + _digest(content)).decode("ascii").rstrip("=")
 
 
 def position_in(kind: str, token: str, types: Sequence[type]) -> list[object]:
@@ -53,7 +56,9 @@ def position_in(kind: str, token: str, types: Sequence[type]) -> list[object]:
         ConfigurationError: the token is not from such a listing.
     """
     try:
-        found = json.loads(base64.b64decode(_padded(token), altchars=b"-_", validate=True))
+        content = base64.b64decode(_padded(token), altchars=b"-_", validate=True)
+        content, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+        found = json.loads(content) if digest == _digest(content) else [None]
         if found[0] == kind and [type(part) for part in found[1:]] == list(types):
             return list(found[1:])
     except (ValueError, LookupError, TypeError, RecursionError, binascii.Error):
@@ -81,6 +86,10 @@ def wrong_token(kind: str, token: str) -> ConfigurationError:
     return ConfigurationError(
         f"'{token[:40]}' is not a continuation token of the {kind}. Take it from the end of the page before."
     )
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()[:_DIGEST_BYTES]
 
 
 def _padded(token: str) -> str:

@@ -45,17 +45,38 @@ def prune(
         ConfigurationError: a number makes no sense, or the tables are missing.
         DbConnectionError: the database does not answer; what was forgotten before stays forgotten.
     """
-    if history_days < 0 or dead_letter_days < 0 or batch_size < 1:
+    for days in (history_days, dead_letter_days):  # both before anything is forgotten
+        check_days(days, batch_size)
+    return Pruned(prune_history(engine, history_days, batch_size), prune_letters(engine, dead_letter_days, batch_size))
+
+
+def prune_history(engine: Engine, days: float = RETENTION_DAYS, batch_size: int = _BATCH) -> int:
+    """Forget history alone."""
+    check_days(days, batch_size)
+    return sum(_history_batches(engine, _days_ago(engine, days), batch_size))
+
+
+def prune_letters(engine: Engine, days: float = RETENTION_DAYS, batch_size: int = _BATCH) -> int:
+    """Forget settled letters alone."""
+    check_days(days, batch_size)
+    return sum(_letter_batches(engine, _days_ago(engine, days), batch_size))
+
+
+def check_days(days: float, batch_size: int = _BATCH) -> None:
+    """Check what is asked for.
+
+    Raises:
+        ConfigurationError: a number makes no sense.
+    """
+    if days < 0 or batch_size < 1:
         raise ConfigurationError(
-            f"Cannot prune after {history_days:g} and {dead_letter_days:g} days in batches of {batch_size}: days must "
-            "be 0 or more, a batch 1 or more."
+            f"Cannot prune after {days:g} days in batches of {batch_size}: days must be 0 or more, a batch 1 or more."
         )
+
+
+def _days_ago(engine: Engine, days: float) -> datetime:
     with reading(engine) as connection:
-        now = database_now(connection)
-    return Pruned(
-        sum(_history_batches(engine, days_before(now, history_days), batch_size)),
-        sum(_letter_batches(engine, days_before(now, dead_letter_days), batch_size)),
-    )
+        return days_before(database_now(connection), days)
 
 
 def _history_batches(engine: Engine, before: datetime, batch_size: int) -> Iterator[int]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, desc, text
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, desc, inspect, text
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine import Connection
+from sqlalchemy.schema import CreateColumn
 
 from ..core.migrations import Migration
 from .times import UtcMoment
@@ -68,6 +69,9 @@ dead_letters_table = Table(
     Column("correlation_id", String(ID_LENGTH), nullable=False),
     Column("item_id", String(ID_LENGTH)),
     Column("retried_as", String(ID_LENGTH)),
+    Column("retry_message_id", String(ID_LENGTH)),
+    Column("retry_begun_at", _moment),
+    Column("retry_begun_by", String(ID_LENGTH)),
     Index("holdfast_dead_letters_status", "status", "last_failure_at"),
     Index("holdfast_dead_letters_correlation", "correlation_id"),
     Index("holdfast_dead_letters_item", "item_id"),
@@ -98,4 +102,16 @@ def _create_record_tables(connection: Connection) -> None:
         )
 
 
-MIGRATIONS = (Migration(2, "records", _create_record_tables),)
+def _add_retry_columns(connection: Connection) -> None:
+    """Add what is missing. The columns are nullable, and older workers name the columns they write."""
+    there = {column["name"] for column in inspect(connection).get_columns(dead_letters_table.name)}
+    for name in ("retry_message_id", "retry_begun_at", "retry_begun_by"):
+        if name not in there:
+            column = CreateColumn(dead_letters_table.c[name]).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {dead_letters_table.name} ADD COLUMN {column}")
+
+
+MIGRATIONS = (
+    Migration(2, "records", _create_record_tables),
+    Migration(5, "engine records", _add_retry_columns),
+)

@@ -43,9 +43,7 @@ class UtcMoment(TypeDecorator[datetime]):
         """Return the moment as the driver wants it."""
         if value is None:
             return None
-        if value.tzinfo is None:
-            raise ConfigurationError(f"The time {value.isoformat()} has no time zone. Pass an aware datetime.")
-        in_utc = value.astimezone(UTC)
+        in_utc = utc_moment(value)
         return in_utc if dialect.name == "postgresql" else in_utc.replace(tzinfo=None)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -53,6 +51,17 @@ class UtcMoment(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def utc_moment(moment: datetime) -> datetime:
+    """Return a moment in UTC.
+
+    Raises:
+        ConfigurationError: it has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise ConfigurationError(f"The time {moment.isoformat()} has no time zone. Pass an aware datetime.")
+    return moment.astimezone(UTC)
 
 
 def database_time(dialect: Dialect) -> ColumnElement[datetime]:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from ..core.clock import Clock
 from ..core.errors import ConfigurationError, LostLeaseError, StateStoreError
-from .lease import HeldLease
+from .lease import Renewable
 
 _JOIN_SECONDS = 1.0
 _LEAST_WATCH_SECONDS = 0.05
@@ -39,7 +39,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self, lease: HeldLease, clock: Clock, *, interval_seconds: float | None = None, max_failures: int = 5
+        self, lease: Renewable, clock: Clock, *, interval_seconds: float | None = None, max_failures: int = 5
     ) -> None:
         self._lease = lease
         self._clock = clock

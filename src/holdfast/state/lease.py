@@ -40,28 +40,33 @@ class JoinedTransaction(Protocol):
         ...
 
 
-class HeldLease(Protocol):
-    """What the runner and the heartbeat need of a lease, wherever it is kept."""
+class Renewable(Protocol):
+    """What the heartbeat needs of whatever it keeps alive."""
 
     lost: threading.Event
+
+    @property
+    def ttl_seconds(self) -> float: ...  # noqa: D102 - see Lease
+    @property
+    def is_protected(self) -> bool: ...  # noqa: D102 - see Lease
+    def seconds_since_renewal(self) -> float: ...  # noqa: D102 - see Lease
+    def seconds_left(self) -> float: ...  # noqa: D102 - see Lease
+    def mark_lost(self) -> None: ...  # noqa: D102 - see Lease
+    def heartbeat(self, progress: JsonValue = None, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
+
+
+class HeldLease(Renewable, Protocol):
+    """What the runner needs of a lease, wherever it is kept."""
 
     @property
     def owner_id(self) -> OwnerId: ...  # noqa: D102 - see Lease
     @property
     def fencing_token(self) -> FencingToken: ...  # noqa: D102 - see Lease
     @property
-    def ttl_seconds(self) -> float: ...  # noqa: D102 - see Lease
-    @property
     def checkpoint(self) -> JsonObject: ...  # noqa: D102 - see Lease
-    @property
-    def is_protected(self) -> bool: ...  # noqa: D102 - see Lease
     def now(self) -> datetime: ...  # noqa: D102 - see Lease
-    def seconds_since_renewal(self) -> float: ...  # noqa: D102 - see Lease
-    def seconds_left(self) -> float: ...  # noqa: D102 - see Lease
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]: ...  # noqa: D102 - see Lease
-    def mark_lost(self) -> None: ...  # noqa: D102 - see Lease
     def protect(self, locked: bool) -> None: ...  # noqa: D102 - see Lease
-    def heartbeat(self, progress: JsonValue = None, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
     def commit(self, checkpoint: JsonObject, joined: JoinedTransaction | None = None) -> None: ...  # noqa: D102 - see Lease
     def release(self, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
 

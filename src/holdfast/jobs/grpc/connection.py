@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from ...core.bearer import read_file
 from ...core.errors import (
     Ambiguous,
     ConfigurationError,
@@ -16,7 +17,7 @@ from ...core.errors import (
     PayloadError,
 )
 from .holdfast_jobs_pb2_grpc import JobsStub
-from .security import ClientTls, check_sending, read_file
+from .security import ClientTls, check_sending
 
 MOST_MESSAGE_BYTES = 64 * 1024 * 1024
 _log = logging.getLogger("holdfast.jobs")

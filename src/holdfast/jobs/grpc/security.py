@@ -1,23 +1,17 @@
 """Who may connect, and when a server or a worker refuses to talk in the clear.
 
-The server knows tokens by their SHA-256 only: reading its file gives nobody a token. A token is long and random, so
-a plain hash is enough; a password would need a slow one.
+The server knows tokens by their SHA-256 only, see ``core.bearer``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import ipaddress
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...core.bearer import bearer_token, hashed_tokens, is_loopback_host, read_file, token_hash
 from ...core.errors import ConfigurationError
-
-_HASH = re.compile(r"[0-9a-f]{64}")
-_BEARER = "bearer "
 
 _LARGEST_PORT = 65_535
 
@@ -65,60 +59,26 @@ class Tokens:
         Raises:
             ConfigurationError: the file cannot be read, is empty, or a line is something else.
         """
-        hashes = []
-        for number, line in enumerate(read_file("The token file", path).decode(errors="replace").splitlines(), 1):
-            words = line.split()
-            if not words or words[0].startswith("#"):
-                continue
-            if _HASH.fullmatch(words[0].lower()) is None:
-                raise ConfigurationError(
-                    f"Line {number} of the token file {path} does not begin with the SHA-256 of a token, which is 64 "
-                    "hexadecimal digits. Keep the token itself out of this file."
-                )
-            hashes.append(words[0].lower())
-        if not hashes:
-            raise ConfigurationError(f"The token file {path} holds no token. Write the SHA-256 of one into it.")
-        return cls(hashes)
+        text = read_file("The token file", path).decode(errors="replace")
+        return cls(token.sha256 for token in hashed_tokens(text, f"the token file {path}"))
 
     def accepts(self, authorization: str | None) -> bool:
         """Return whether a call with this header may go on. Every hash is compared, in the same time."""
         if not self._hashes:
             return True
-        if authorization is None or not authorization.lower().startswith(_BEARER):
+        token = bearer_token(authorization)
+        if token is None:
             return False
-        presented = token_hash(authorization[len(_BEARER) :].strip())
+        presented = token_hash(token)
         matches = [hmac.compare_digest(presented, known) for known in self._hashes]
         return any(matches)
-
-
-def token_hash(token: str) -> str:
-    """Return what the server keeps of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def read_file(what: str, path: Path) -> bytes:
-    """Return a file's content.
-
-    Raises:
-        ConfigurationError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{what} {path} cannot be read: {error.strerror or error}.") from error
 
 
 def is_loopback(address: str) -> bool:
     """Return whether an address (``host:port``, ``unix:…``) can be reached from this machine only."""
     if address.startswith("unix:"):
         return True
-    host = address.rsplit("/", 1)[-1].rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_host(address.rsplit("/", 1)[-1].rpartition(":")[0])
 
 
 def check_listening(address: str, *, has_tls: bool, has_tokens: bool, is_insecure: bool) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 
+from ...core.bearer import read_file
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
@@ -32,7 +33,7 @@ from ..telemetry import WorkerTelemetry
 from .claiming import Claiming
 from .desk import Desk
 from .holdfast_jobs_pb2_grpc import add_JobsServicer_to_server
-from .security import ServerTls, Tokens, check_listening, read_file
+from .security import ServerTls, Tokens, check_listening
 from .service import JobsService, TokenCheck
 from .streams import Streams
 from .watch import Watch

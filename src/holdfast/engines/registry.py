@@ -1,0 +1,222 @@
+"""``Registry``: what an application's engines share, changed by one job at a time.
+
+This is the second layer of the standard's singleton: the first keeps one operation from running twice, this one keeps
+every other writer out. Every write, not only taking the lock, is a compare-and-set that checks who has the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+from ..core.clock import Clock, SystemClock
+from ..core.errors import ConfigurationError
+from ..core.names import checked_name, default_app_name
+from ..core.types import FencingToken
+from ..state.documents import DocumentStore
+from ..state.heartbeat import Heartbeat, checked_interval
+from . import registry_document as doc
+from .registry_document import Holder
+from .registry_lock import HeldRegistry
+from .registry_shape import DEFAULT_LOCK_SECONDS, EngineTablesConfig, LockView, checked_duration, checked_job_id
+from .registry_writes import RegistryView, RegistryWrites
+
+__all__ = ["EngineTablesConfig", "HeldRegistry", "LockView", "Registry", "RegistryView"]
+
+_MOST_MARGIN_SECONDS = 1.0
+
+
+class Registry:
+    """One registry document in any document store.
+
+    Args:
+        documents: where it is kept.
+        app_name: whose it is; ``WEBSITE_SITE_NAME``, else ``default``.
+        name: the document's name, ``registry/{app_name}.json`` when left out.
+        skew_margin_seconds: how far clocks may differ, where the store itself does not need more.
+
+    Whether a lock has run out is decided with the store's own time. Methods that take a ``fencing_token`` refuse an
+    earlier acquisition of the same job; without it the job's name alone decides.
+    """
+
+    def __init__(
+        self,
+        documents: DocumentStore,
+        *,
+        app_name: str | None = None,
+        name: str | None = None,
+        skew_margin_seconds: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.documents = documents
+        self.name = name or f"registry/{checked_name('The app name', app_name or default_app_name())}.json"
+        self._clock = clock or SystemClock()
+        self._margin_seconds = max(skew_margin_seconds or 0.0, documents.skew_margin_seconds or 0.0)
+        self._writes = RegistryWrites(documents, self.name, self._clock)
+
+    def over(self, documents: DocumentStore) -> Registry:
+        """Return the same registry through another way to its store, such as one inside a transaction."""
+        return Registry(documents, name=self.name, skew_margin_seconds=self._margin_seconds, clock=self._clock)
+
+    def read(self) -> RegistryView | None:
+        """Return the registry, or None when there is none yet.
+
+        Raises:
+            UnreadableStateError: it is corrupt.
+            Unavailable: the store did not answer.
+        """
+        return self._writes.read()
+
+    def init(self, tables: EngineTablesConfig | None = None, state: Mapping[str, object] | None = None) -> RegistryView:
+        """Make the registry, with the application's own fields in ``state``. One that is there is never overwritten.
+
+        Raises:
+            Conflict: there is one already; nothing was changed.
+            ConfigurationError: ``state`` is not JSON, or names a field that the registry keeps itself.
+        """
+        return self._writes.create(doc.initial(tables, state))
+
+    def require_free(self, job_id: str | None = None) -> None:
+        """Look whether the lock can be had now, by ``job_id`` if given. Only taking it makes sure.
+
+        Raises:
+            RegistryLocked: another job has it; the message names the job and until when (HTTP 409).
+        """
+        view = self.read()
+        if view is not None:
+            doc.require_free(view.document, now=view.read_at, skew_margin=self._skew_margin, job_id=job_id)
+
+    @contextmanager
+    def locked(
+        self,
+        job_id: str,
+        *,
+        duration_seconds: float = DEFAULT_LOCK_SECONDS,
+        heartbeat_interval_seconds: float | None = None,
+    ) -> Iterator[HeldRegistry]:
+        """Hold the lock while the block runs; extend it beside the block; release it whatever happens.
+
+        The lock is extended every third of its duration, so the block may take longer. If the process dies, the lock
+        ends by itself after ``duration_seconds``, or the same job takes it up again at once.
+
+        Raises:
+            RegistryLocked: another job has the lock; the block is not run (HTTP 409).
+            ConfigurationError: the job's name, the duration or the interval cannot be used.
+        """
+        margin = self._holder_margin(duration_seconds)
+        checked_interval(heartbeat_interval_seconds, duration_seconds)
+        asked_at = self._clock.monotonic()
+        held = HeldRegistry(
+            self._writes,
+            self.acquire(job_id, duration_seconds=duration_seconds),
+            duration_seconds=duration_seconds,
+            margin_seconds=margin,
+            clock=self._clock,
+            asked_at=asked_at,
+        )
+        try:
+            with Heartbeat(held, self._clock, interval_seconds=heartbeat_interval_seconds):
+                yield held
+        finally:
+            held.give_back()
+
+    # Step by step, for operations whose steps run in different processes
+
+    def acquire(self, job_id: str, *, duration_seconds: float = DEFAULT_LOCK_SECONDS) -> RegistryView:
+        """Take the lock; ``lock.fencing_token`` of the answer names this acquisition. Makes the registry if need be.
+
+        A job that has the lock already keeps it, for a whole duration from now.
+
+        Raises:
+            RegistryLocked: another job has it; the message names the job and until when (HTTP 409).
+            ConfigurationError: the job's name or the duration cannot be used.
+        """
+        checked_job_id(job_id)
+        self._holder_margin(duration_seconds)
+        view = self._writes.apply(
+            lambda document, now: doc.acquire_lock(
+                document, job_id, now=now, duration_seconds=duration_seconds, skew_margin=self._skew_margin
+            ),
+            create=True,
+        )
+        doc.require_lock(view.document, Holder(job_id))  # it may have landed, its answer lost, and be gone again by now
+        return view
+
+    def extend(
+        self, job_id: str, *, duration_seconds: float | None = None, fencing_token: FencingToken | None = None
+    ) -> RegistryView:
+        """Keep the lock for a whole duration from now: the one it was taken with, or another.
+
+        Raises:
+            RegistryLocked: the lock is not the job's, or has run out.
+        """
+        holder = Holder(job_id, fencing_token)
+        return self._writes.apply(
+            lambda document, now: doc.extend_lock(document, holder, now=now, duration_seconds=duration_seconds)
+        )
+
+    def change(
+        self,
+        job_id: str,
+        changes: Mapping[str, object],
+        *,
+        remove: Collection[str] = (),
+        fencing_token: FencingToken | None = None,
+    ) -> RegistryView:
+        """Set the application's own fields, and remove others.
+
+        Raises:
+            RegistryLocked: the lock is not the job's, or has run out; nothing was written.
+            ConfigurationError: a value is not JSON, or a field is one that the registry keeps itself.
+        """
+        holder = Holder(job_id, fencing_token)
+        return self._writes.apply(lambda document, now: doc.change(document, holder, changes, now=now, remove=remove))
+
+    def configure_tables(
+        self, job_id: str, tables: EngineTablesConfig, *, fencing_token: FencingToken | None = None
+    ) -> RegistryView:
+        """Set where engines keep dead letters and history.
+
+        Raises:
+            RegistryLocked: the lock is not the job's, or has run out; nothing was written.
+        """
+        holder = Holder(job_id, fencing_token)
+        return self._writes.apply(lambda document, now: doc.configure_tables(document, holder, tables, now=now))
+
+    def release(self, job_id: str, *, fencing_token: FencingToken | None = None) -> RegistryView:
+        """Give the lock back; it is free at once. Does nothing when nobody has it.
+
+        Raises:
+            RegistryLocked: another job has the lock, or a later acquisition of the same job.
+        """
+        holder = Holder(job_id, fencing_token)
+        return self._writes.apply(lambda document, now: doc.release_lock(document, holder))
+
+    def force_unlock(self, seen: LockView) -> RegistryView:
+        """Take the lock away from the job that was ``seen`` to have it. That job can change nothing from then on.
+
+        Raises:
+            RegistryLocked: the lock is another one by now; nothing was changed.
+        """
+        return self._writes.apply(lambda document, now: doc.force_unlock(document, seen))
+
+    @property
+    def _skew_margin(self) -> timedelta:
+        """Return how long after its end a lock is left alone."""
+        return timedelta(seconds=self._margin_seconds)
+
+    def _holder_margin(self, duration_seconds: float) -> float:
+        """Return how long before its end a holder stops to believe in its lock.
+
+        Raises:
+            ConfigurationError: the duration is too short for the margin the store's clock needs.
+        """
+        checked_duration(duration_seconds)
+        margin = max(self._margin_seconds, min(_MOST_MARGIN_SECONDS, duration_seconds / 10))
+        if duration_seconds <= 2 * margin:
+            raise ConfigurationError(
+                f"A registry lock of {duration_seconds:g} s is too short: this store's clock needs a margin of "
+                f"{margin:g} s on either side, so use more than {2 * margin:g}."
+            )
+        return margin

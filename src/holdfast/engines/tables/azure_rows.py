@@ -1,0 +1,248 @@
+"""Letters and entries as rows of Azure tables: the standard's properties, and a few of ours.
+
+A row of another program that keeps to the standard is read, too: what it leaves out is taken as empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ...core.errors import ConfigurationError, MissingDependencyError
+from ...records.dead_letters import DeadLetter, LetterStatus
+from ...records.exact import given, kept, legible
+from ...records.fitting import check_fits
+from ...records.history import HistoryEntry, HistoryStatus
+from ...records.row_keys import encoded, is_table_key
+from ...records.schema import PUBLISHER
+from ...records.times import utc_moment
+from .azure_table import EARLIEST
+from .long_texts import text_in, with_texts
+
+try:
+    from azure.data.tables import EdmType, EntityProperty, TableEntity
+except ImportError as error:
+    raise MissingDependencyError(
+        "Engine tables in Azure need azure-data-tables: run \"pip install 'holdfast[azure]'\"."
+    ) from error
+
+_MOST_INT32 = 2**31 - 1
+_MOST_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedEntry(HistoryEntry):
+    """A history entry whose row key is stored."""
+
+    key: str
+
+    @property
+    def row_key(self) -> str:
+        """Return the entry's key within its engine."""
+        return self.key
+
+
+def partition_of(engine: str) -> str:
+    """Return the partition key of an engine."""
+    return encoded(engine)
+
+
+def letter_row(letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter as a row.
+
+    Raises:
+        ConfigurationError: an id or the key cannot be one of a row, or the letter is too large for one.
+    """
+    check_fits(
+        letter.engine,
+        instance_id=letter.instance_id,
+        original_queue=letter.original_queue,
+        correlation_id=letter.correlation_id,
+        item_id=letter.item_id,
+    )
+    if not is_table_key(letter.row_key):
+        raise ConfigurationError(
+            f"{letter.row_key[:40]!r} cannot be a row key in an Azure table. Make it with 'dead_letter_key'."
+        )
+    short = {
+        "PartitionKey": partition_of(letter.engine),
+        "RowKey": letter.row_key,
+        "Engine": letter.engine,
+        "InstanceId": letter.instance_id,
+        "OriginalQueue": letter.original_queue,
+        "DequeueCount": min(letter.dequeue_count, _MOST_INT32),
+        "FirstFailureAtUtc": table_moment(letter.first_failure_at),
+        "LastFailureAtUtc": table_moment(letter.last_failure_at),
+        "Status": letter.status.value,
+        "ResolvedAtUtc": _moment_or_none(letter.resolved_at),
+        "ResolvedBy": letter.resolved_by,
+        "CorrelationId": letter.correlation_id,
+        "ItemId": letter.item_id,
+        "RetriedAs": letter.retried_as,
+        "RetryMessageId": letter.retry_message_id,
+        "RetryBegunAtUtc": _moment_or_none(letter.retry_begun_at),
+        "RetryBegunBy": letter.retry_begun_by,
+    }
+    texts = {
+        "OriginalMessage": kept(letter.original_message),
+        "ErrorMessage": legible(letter.error_message),
+        "ResolutionNotes": None if letter.resolution_notes is None else legible(letter.resolution_notes),
+    }
+    return with_texts(_without_none(short), texts, f"The dead letter '{letter.row_key}'")
+
+
+def letter_in(row: TableEntity) -> DeadLetter:
+    """Return the letter in a row.
+
+    Raises:
+        ConfigurationError: its status is one of a newer version, or a part of a text is missing.
+    """
+    last_failure_at = _moment(row, "LastFailureAtUtc") or _written_at(row)
+    return DeadLetter(
+        engine=_text(row, "Engine") or row["PartitionKey"],
+        row_key=row["RowKey"],
+        instance_id=_text(row, "InstanceId") or PUBLISHER,
+        original_queue=_text(row, "OriginalQueue") or "",
+        original_message=given(text_in(row, "OriginalMessage") or ""),
+        error_message=text_in(row, "ErrorMessage") or "",
+        dequeue_count=_number(row, "DequeueCount") or 0,
+        first_failure_at=_moment(row, "FirstFailureAtUtc") or last_failure_at,
+        last_failure_at=last_failure_at,
+        status=_letter_status(row),
+        resolution_notes=text_in(row, "ResolutionNotes"),
+        resolved_at=_moment(row, "ResolvedAtUtc"),
+        resolved_by=_text(row, "ResolvedBy"),
+        correlation_id=_text(row, "CorrelationId") or "",
+        item_id=_text(row, "ItemId"),
+        retried_as=_text(row, "RetriedAs"),
+        retry_message_id=_text(row, "RetryMessageId"),
+        retry_begun_at=_moment(row, "RetryBegunAtUtc"),
+        retry_begun_by=_text(row, "RetryBegunBy"),
+    )
+
+
+def entry_row(entry: KeyedEntry) -> dict[str, Any]:
+    """Return an entry as a row.
+
+    Raises:
+        ConfigurationError: an id cannot be one of a row, or the entry is too large for one.
+    """
+    check_fits(
+        entry.engine,
+        operation=entry.operation,
+        correlation_id=entry.correlation_id,
+        instance_id=entry.instance_id,
+        item_id=entry.item_id,
+    )
+    short = {
+        "PartitionKey": partition_of(entry.engine),
+        "RowKey": entry.key,
+        "Engine": entry.engine,
+        "InstanceId": entry.instance_id,
+        "Operation": entry.operation,
+        "Status": entry.status.value,
+        "DurationMs": _long(entry.duration_ms),
+        "CreatedAtUtc": table_moment(entry.created_at),
+        "CorrelationId": entry.correlation_id,
+        "EntryId": _long(entry.id),
+        "ItemId": entry.item_id,
+        "Attempt": None if entry.attempt is None else min(entry.attempt, _MOST_INT32),
+    }
+    texts = {
+        "Input": None if entry.input is None else kept(entry.input),
+        "Output": None if entry.output is None else kept(entry.output),
+        "Error": None if entry.error is None else legible(entry.error),
+    }
+    return with_texts(_without_none(short), texts, f"The history entry '{entry.key}'")
+
+
+def entry_in(row: TableEntity) -> KeyedEntry:
+    """Return the entry in a row.
+
+    Raises:
+        ConfigurationError: its status is one of a newer version, or a part of a text is missing.
+    """
+    put_in, put_out = text_in(row, "Input"), text_in(row, "Output")
+    return KeyedEntry(
+        key=row["RowKey"],
+        id=_number(row, "EntryId") or 0,
+        engine=_text(row, "Engine") or row["PartitionKey"],
+        instance_id=_text(row, "InstanceId") or PUBLISHER,
+        operation=_text(row, "Operation") or "",
+        status=_entry_status(row),
+        duration_ms=_number(row, "DurationMs") or 0,
+        input=None if put_in is None else given(put_in),
+        output=None if put_out is None else given(put_out),
+        error=text_in(row, "Error"),
+        created_at=_moment(row, "CreatedAtUtc") or _written_at(row),
+        correlation_id=_text(row, "CorrelationId") or "",
+        item_id=_text(row, "ItemId"),
+        attempt=_number(row, "Attempt"),
+    )
+
+
+def table_moment(moment: datetime) -> datetime:
+    """Return a moment as a table keeps it.
+
+    Raises:
+        ConfigurationError: it has no time zone, or is before 1601, where the calendar of Azure's tables begins.
+    """
+    in_utc = utc_moment(moment)
+    if in_utc < EARLIEST:
+        raise ConfigurationError(f"The time {moment.isoformat()} is before 1601, and Azure tables keep none such.")
+    return in_utc
+
+
+def _moment_or_none(moment: datetime | None) -> datetime | None:
+    return None if moment is None else table_moment(moment)
+
+
+def _without_none(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in properties.items() if value is not None}
+
+
+def _long(number: int) -> EntityProperty:
+    return EntityProperty(min(max(0, number), _MOST_INT64), EdmType.INT64)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    return None if value is None else str(value)
+
+
+def _number(row: Mapping[str, Any], name: str) -> int | None:
+    value = row.get(name)
+    if isinstance(value, EntityProperty):
+        value = value.value
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _moment(row: Mapping[str, Any], name: str) -> datetime | None:
+    value = row.get(name)
+    return datetime.fromisoformat(value.isoformat()) if isinstance(value, datetime) else None  # not the SDK's own class
+
+
+def _written_at(row: TableEntity) -> datetime:
+    return _moment(row.metadata, "timestamp") or EARLIEST
+
+
+def _letter_status(row: TableEntity) -> LetterStatus:
+    try:
+        return LetterStatus(str(row.get("Status")))
+    except ValueError as error:
+        raise _of_a_newer_version(row, "dead letter", error) from error
+
+
+def _entry_status(row: TableEntity) -> HistoryStatus:
+    try:
+        return HistoryStatus(str(row.get("Status")))
+    except ValueError as error:
+        raise _of_a_newer_version(row, "history entry", error) from error
+
+
+def _of_a_newer_version(row: TableEntity, what: str, error: ValueError) -> ConfigurationError:
+    return ConfigurationError(
+        f"The {what} '{row['RowKey']}' has an unknown status ({error}). It was written by a newer version: upgrade."
+    )

@@ -1,0 +1,169 @@
+"""What every table of dead letters and every table of history can do, wherever it is kept.
+
+Each change is a whole: when the process dies in it, it has happened or it has not (``prune``, and ``expire`` where a
+table has no transactions, are many of them, and may be called again).
+
+Every method raises ``ConfigurationError`` when the table is missing or refuses us, and ``Unavailable`` or
+``DbConnectionError`` when it does not answer and nothing was changed; a change raises ``Ambiguous`` when its answer was
+lost and reading did not settle it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+from .dead_letters import DeadLetter, LetterFilter
+from .history import HistoryEntry, HistoryFilter, HistoryStatus
+from .paging import DEFAULT_LIMIT, Page
+from .retention import RETENTION_DAYS
+from .schema import PUBLISHER
+
+EVERY_LETTER = LetterFilter()
+EVERY_ENTRY = HistoryFilter()
+
+
+class LetterTable(Protocol):
+    """Dead letters. A letter leaves Pending once: of two who change it at a time, one gets ``Conflict``."""
+
+    def add(self, letter: DeadLetter) -> bool:
+        """Add a letter; False when its key is there already, and then nothing is changed.
+
+        Raises:
+            ConfigurationError: an id does not fit, or the letter is larger than the table can hold; it is never cut.
+        """
+        ...
+
+    def get(self, engine: str, row_key: str) -> DeadLetter | None:
+        """Return one letter."""
+        ...
+
+    def page(
+        self, wanted: LetterFilter = EVERY_LETTER, limit: int = DEFAULT_LIMIT, after: str | None = None
+    ) -> Page[DeadLetter]:
+        """Return letters that are wanted, in the table's own order, or those behind the token ``after``.
+
+        A letter that is there from the first page to the last comes exactly once. A page may be shorter than the limit;
+        the last is the one without a token. Dates the wrong way round give an empty page.
+
+        Raises:
+            ConfigurationError: the limit or the token is wrong.
+        """
+        ...
+
+    def count(self, wanted: LetterFilter = EVERY_LETTER) -> int | None:
+        """Return how many letters are wanted; None where that would mean to read them all."""
+        ...
+
+    def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
+        """Mark a Pending letter as dealt with, and return it.
+
+        ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
+        """
+        ...
+
+    def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
+        """Give up on Pending letters that failed longer ago than that; return how many. Retries begun are left alone.
+
+        Raises:
+            ConfigurationError: the number of days is negative.
+        """
+        ...
+
+    def begin_retry(self, engine: str, row_key: str, actor: str, new_message_id: str) -> DeadLetter:
+        """Write down who retries a Pending letter and under which message id, and return the letter with that id.
+
+        When a retry was begun before and not finished, its id is the one to use, and nothing is changed: the queue may
+        have the message already.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending, or someone else changed it in this moment; nothing was changed.
+        """
+        ...
+
+    def finish_retry(self, engine: str, row_key: str, message_id: str) -> DeadLetter:
+        """Mark a letter as Resolved, 'Retried', by whoever began it, once its message is in the queue; return it.
+
+        To be told so twice, with the same id, changes nothing.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: no retry with that id was begun, or someone else settled the letter; nothing was changed.
+        """
+        ...
+
+    def unfinished_retries(
+        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
+    ) -> Page[DeadLetter]:
+        """Return Pending letters whose retry was begun at least so long ago, paged like ``page``."""
+        ...
+
+    def prune(self, retention_days: float = RETENTION_DAYS) -> int:
+        """Forget letters Resolved, or Expired and failed, longer ago than that; return how many. Pending ones stay.
+
+        Raises:
+            ConfigurationError: the number of days is negative.
+        """
+        ...
+
+
+class HistoryTable(Protocol):
+    """What engines did: one entry for every execution that ended. Entries are never changed."""
+
+    def add(
+        self,
+        *,
+        engine: str,
+        operation: str,
+        status: HistoryStatus,
+        duration_ms: int,
+        correlation_id: str,
+        instance_id: str = PUBLISHER,
+        input: str | None = None,
+        output: str | None = None,
+        error: str | None = None,
+        item_id: str | None = None,
+        attempt: int | None = None,
+        created_at: datetime | None = None,
+    ) -> HistoryEntry:
+        """Add an entry and return it. Without a moment it gets that of the table.
+
+        Raises:
+            ConfigurationError: an id does not fit, or the entry is larger than the table can hold; it is never cut.
+        """
+        ...
+
+    def get(self, engine: str, row_key: str) -> HistoryEntry | None:
+        """Return one entry; None when no entry has that key."""
+        ...
+
+    def page(
+        self, wanted: HistoryFilter = EVERY_ENTRY, limit: int = DEFAULT_LIMIT, after: str | None = None
+    ) -> Page[HistoryEntry]:
+        """Return entries that are wanted, as ``LetterTable.page`` does.
+
+        Raises:
+            ConfigurationError: the limit or the token is wrong.
+        """
+        ...
+
+    def succeeded(self, engine: str, operation: str, correlation_id: str) -> HistoryEntry | None:
+        """Return the last success of an operation for one piece of business; None when there was none."""
+        ...
+
+    def of_correlation(self, engine: str, correlation_id: str, operation: str | None = None) -> list[HistoryEntry]:
+        """Return what an engine did for one piece of business, oldest first; at most the first 1,000."""
+        ...
+
+    def prune(self, retention_days: float = RETENTION_DAYS) -> int:
+        """Forget entries older than that; return how many.
+
+        Raises:
+            ConfigurationError: the number of days is negative.
+        """
+        ...

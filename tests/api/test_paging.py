@@ -1,0 +1,107 @@
+"""Paging: each row exactly once while rows are being added, and continuation tokens that only we can make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from anyio.from_thread import BlockingPortal
+from sqlalchemy import insert
+from sqlalchemy.engine import Engine
+
+from holdfast import Holdfast
+from holdfast.core.errors import ConfigurationError
+from holdfast.records.schema import dead_letters_table, history_table
+from tests.api.clients import Office, every_page
+from tests.records.samples import NOON, add_entry, add_letter, letter
+
+ROWS = 10_000
+KEY = "a secret that is shared"
+
+
+def letters(numbers: range, minutes: int = 0) -> list[dict[str, Any]]:
+    """Letters of which hundreds failed in one moment."""
+    made = (
+        letter(item=f"m-{n}", correlation_id=f"c-{n}", last_failure_at=NOON + timedelta(minutes=minutes + n % 40))
+        for n in numbers
+    )
+    names = [column.name for column in dead_letters_table.columns]
+    return [{name: getattr(item, name) for name in names} | {"status": "Pending"} for item in made]
+
+
+def entries(numbers: range, minutes: int = 0) -> list[dict[str, Any]]:
+    usual = {"engine": "hmac", "operation": "rotate", "status": "Succeeded", "duration_ms": 1}
+    moment = NOON + timedelta(minutes=minutes)
+    return [{**usual, "correlation_id": f"c-{number}", "created_at": moment} for number in numbers]
+
+
+def add(engine: Engine, table: Any, rows: list[dict[str, Any]]) -> None:
+    with engine.begin() as connection:
+        connection.execute(insert(table), rows)
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "make"),
+    [("/api/dlq", dead_letters_table, letters), ("/api/history", history_table, entries)],
+    ids=["dead letters", "history"],
+)
+def test_ten_thousand_rows_come_exactly_once_while_rows_are_added(
+    office: Office, path: str, table: Any, make: Any
+) -> None:
+    add(office.hf.engine, table, make(range(ROWS)))
+    seen: Counter[str] = Counter()
+    for number, page in enumerate(every_page(office.reader, path, limit=100)):
+        assert len(page) == 100 or number >= ROWS // 100
+        seen.update(item["correlationId"] for item in page)
+        first = ROWS + number * 6  # behind, among and before what is listed
+        rows = [make(range(first + 2 * n, first + 2 * n + 2), minutes) for n, minutes in enumerate((-60, 0, 60))]
+        add(office.hf.engine, table, [row for some in rows for row in some])
+    assert [number for number in range(ROWS) if seen[f"c-{number}"] != 1] == []
+    assert max(seen.values()) == 1
+
+
+class TestTokens:
+    @pytest.fixture
+    def filled(self, small_office: Office) -> Office:
+        for number in range(3):
+            add_letter(small_office.hf.engine, item=f"m-{number}")
+            add_entry(small_office.hf.engine)
+        return small_office
+
+    def test_a_tampered_token_is_400(self, filled: Office) -> None:
+        token = filled.reader.get("/api/dlq", limit=1).data["continuationToken"]
+        assert len(filled.reader.get("/api/dlq", continuationToken=token).items) == 2
+        position, signature = token.split(".")
+        tampered = [
+            token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :] for place in range(len(token))
+        ]
+        tampered += [position, f"{position}.", f".{signature}", f"{token}=", f"{token}A", f" {token}", token[1:], "ü"]
+        for wrong in tampered:
+            answer = filled.reader.get("/api/dlq", continuationToken=wrong)
+            assert answer.refusal == (400, "VALIDATION_ERROR", "continuationToken"), wrong
+
+    def test_a_token_is_good_for_the_listing_that_gave_it_out(self, filled: Office) -> None:
+        token = filled.reader.get("/api/history", limit=1).data["continuationToken"]
+        answer = filled.reader.get("/api/dlq", continuationToken=token)
+        assert answer.refusal == (400, "VALIDATION_ERROR", "continuationToken")
+
+    def test_a_token_of_another_process_is_400_unless_they_share_a_key(
+        self, filled: Office, portal: BlockingPortal
+    ) -> None:
+        first, second, stranger = (Office(filled.hf, portal, continuation_key=key) for key in (KEY, KEY, None))
+        token = first.reader.get("/api/dlq", limit=1).data["continuationToken"]
+        assert len(second.reader.get("/api/dlq", continuationToken=token).items) == 2
+        for other in (stranger, filled):
+            assert other.reader.get("/api/dlq", continuationToken=token).refusal[0] == 400
+
+    def test_a_key_that_can_be_guessed_is_refused(self, small_hf: Holdfast, portal: BlockingPortal) -> None:
+        with pytest.raises(ConfigurationError, match="at least 16") as raised:
+            Office(small_hf, portal, continuation_key="s3cret")
+        assert "s3cret" not in str(raised.value)
+
+    def test_the_longest_names_still_make_a_token_that_fits(self, small_office: Office) -> None:
+        for number in range(2):
+            add_letter(small_office.hf.engine, engine="🦀" * 150, item=f"{number}" + "🦀" * 190)
+        assert [len(page) for page in every_page(small_office.reader, "/api/dlq", limit=1)] == [1, 1]
