@@ -81,7 +81,8 @@ def test_a_version_is_promoted_once_it_has_caught_up(shop: Desk) -> None:
     shop.hf.processor("totals", version=2)(quiet)
     shop.hf.processors.register()
     shop.refused(3, "3 messages before it", "--force", arguments=("processor", "promote", "totals"))
-    shop.hf.processors.run_until_caught_up("totals", version=2)
+    for version in (1, 2):
+        shop.hf.processors.run_until_caught_up("totals", version=version)
     assert shop("processor", "promote", "totals").out == "Version 2 is active now.\n"
     assert {version: item["role"] for version, item in listed(shop).items()} == {1: "retired", 2: "active"}
 
