@@ -12,6 +12,17 @@ from anyio.from_thread import BlockingPortal
 from sqlalchemy import text
 
 from holdfast import Holdfast
+from holdfast.api.errors import CODES, from_ours
+from holdfast.core.errors import (
+    Ambiguous,
+    ConfigurationError,
+    Conflict,
+    DbConnectionError,
+    DbError,
+    NotFoundError,
+    Unavailable,
+    WriteError,
+)
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterStatus
 from tests.api.clients import Answer, Office
 from tests.api.conftest import application
@@ -264,6 +275,26 @@ class TestTwoAtOnce:
 
 
 class TestTheServersOwnTroubles:
+    @pytest.mark.parametrize(
+        ("error", "status", "told"),
+        [
+            (NotFoundError("There is no registry."), 404, "There is no registry."),
+            (Conflict("It is locked."), 409, "It is locked."),
+            (Unavailable("db.example was busy"), 503, "nothing was changed"),
+            (DbConnectionError("db.example does not answer"), 503, "nothing was changed"),
+            (Ambiguous("db.example broke"), 503, "may or may not have been made"),
+            (WriteError("db.example refused"), 500, "correlation id"),
+            (ConfigurationError("db.example has no tables"), 500, "correlation id"),
+        ],
+    )
+    def test_each_kind_of_error_has_its_status_and_none_names_the_database(
+        self, error: DbError, status: int, told: str
+    ) -> None:
+        answer = from_ours(error)
+        assert (answer.status, answer.code) == (status, CODES[status])
+        assert told in answer.message
+        assert "db.example" not in answer.message
+
     def test_a_database_that_does_not_answer_is_503_without_its_password(
         self, portal: BlockingPortal, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from holdfast import EngineProvider, Holdfast
 from holdfast.api import ApiTokens, Role, create_app, new_token
+from holdfast.api.errors import CODES
 from holdfast.records.history import History
 from tests.api.clients import served
 from tests.components.postgres import PostgresServer
@@ -96,3 +97,18 @@ def test_whatever_is_sent_the_answer_is_one_that_is_documented(case: Any, strict
 def test_also_about_things_that_exist(case: Any, quick_server: Server) -> None:
     case.path_parameters = quick_server.existing(case.path)
     check(case, quick_server, negative_data_rejection)  # what was wrong may have been what was replaced
+
+
+def test_the_document_names_the_statuses_that_are_answered_each_with_the_envelope() -> None:
+    for path, operations in DOCUMENT["paths"].items():
+        for method, operation in operations.items():
+            responses = operation["responses"]
+            assert {"200", "401", "403", "429", "500", "503"} <= responses.keys() <= {"200", *map(str, CODES)}
+            assert ("404" in responses) is ("{rowKey}" in path)
+            assert ("415" in responses) is (method != "get")
+            for status, response in responses.items():
+                schema_name = response["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
+                assert schema_name.startswith("Succeeded_" if status == "200" else "Failed")
+                assert "X-Correlation-Id" in response["headers"]
+            assert operation["security"] == [{"bearer": []}]
+    assert not [name for name in DOCUMENT["components"]["schemas"] if "Validation" in name]
