@@ -169,7 +169,7 @@ class Bench:
 
 def _costs(server: PostgresServer, scale: Scale) -> dict[int, float]:
     """Return the median time of a batch near the end of outboxes of different sizes, timed in turns."""
-    sizes = (10_000, 100_000, 2_000_000) if scale.enforces_targets else (2_000, 10_000)
+    sizes = (10_000, 100_000, 2_000_000) if scale.enforces_targets else (5_000, 10_000)
     apps = {size: _filled(server, size) for size in sizes}
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute("CHECKPOINT")  # else the disk is still busy with the filling

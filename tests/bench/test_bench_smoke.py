@@ -29,9 +29,10 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "processing against PgQueuer with 2 processes",
         "claim with much behind a full key",
         "last tenth against the first",
+        "consume against bare psycopg",
     ):
         assert line in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 7
+    assert len(json.loads(figures.read_text())["figures"]) == 8
 
 
 @pytest.mark.component("postgres18")
