@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from holdfast.core.errors import CheckpointMismatchError, LeaseConflictError, LostLeaseError
+from holdfast.core.errors import CheckpointMismatchError, LeaseConflictError, LostLeaseError, Unavailable
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
 from holdfast.outbox.runner import PartitionRunner
@@ -164,3 +164,19 @@ def test_when_caught_up_waits_for_what_is_committed(shop: Shop) -> None:
         shop.append(4)
         shop.app.processors.when_caught_up("totals")
         assert sorted(shop.effects()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("url", ["postgres_shop", "mariadb_shop"])
+def test_a_takeover_does_not_wait_for_ever_for_the_row(request: pytest.FixtureRequest, url: str) -> None:
+    """A transaction of the former holder that is still open is waited for a quarter of the lease, then tried again."""
+    shop: Shop = request.getfixturevalue(url)
+    shop.app.processor("totals")(write_effects)
+    shop.app.processors.register()
+    place = shop.place()
+    with shop.app.engine.connect() as former, former.begin():
+        former.execute(
+            text("UPDATE holdfast_processor_checkpoints SET reason = 'frozen' WHERE processor_id = 'totals'")
+        )
+        with pytest.raises(Unavailable, match="busy"):
+            shop.app.processors.checkpoints.take_over(place.id, 5, 1.0)
+    assert shop.app.processors.checkpoints.take_over(place.id, 5, 1.0) is not None
