@@ -398,7 +398,7 @@ class Holdfast:
         return found.missing
 
     def validate(self) -> None:
-        """Check every declared trigger against its database and its stored state, and that Holdfast's tables are there.
+        """Check everything declared against the database and what is stored there, Holdfast's tables first.
 
         Raises:
             DbError: the first thing that is wrong; the message says what to do.
@@ -418,7 +418,7 @@ class Holdfast:
             source = self.runner(name).source
             source.validate()
             self.state.check(name, source.source_descriptor, registered.settings["on_source_change"])
-        self.processors.register()
+        self.processors.check()
 
     def run(
         self,
@@ -450,6 +450,7 @@ class Holdfast:
         self, settings: WorkerSettings, topics: Collection[str] | None, on_started: Callable[[], None] | None
     ) -> bool:
         self.validate()
+        self.processors.register()
         workers: list[LeaseWorker | JobWorker] = []
         works = [LeasedWork(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()]
         works += self.processors.works(stop=self._stop)

@@ -14,6 +14,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Checkpoint, Message, NewMessage
 from holdfast.outbox.outcomes import Skip
+from holdfast.records.dead_letters import DeadLetters
 from tests.outbox.shops import Shop, write_effects
 
 AT_ONCE = RetryPolicy(max_retries=0)
@@ -59,6 +60,42 @@ def test_the_class_of_an_answer_is_taken_for_the_answer(shop: Shop) -> None:
 
     assert shop.run() == 1
     assert shop.effects() == []
+
+
+def test_an_answer_that_cannot_be_compared_is_done(sqlite_shop: Shop) -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        __hash__ = object.__hash__
+
+    sqlite_shop.append(1)
+
+    @sqlite_shop.app.processor("totals", retry_policy=AT_ONCE)
+    def totals(messages: list[Message], context: ProcessorContext) -> Odd:
+        write_effects(messages, context)
+        return Odd()
+
+    assert sqlite_shop.run() == 1
+    assert sqlite_shop.effects() == [1]
+
+
+def test_a_message_put_back_to_a_handler_that_ends_its_transaction_is_a_letter_again(shop: Shop) -> None:
+    shop.append(1, 2)
+
+    @shop.app.processor("totals", retry_policy=AT_ONCE, on_error="dead_letter")
+    def totals(messages: list[Message], context: ProcessorContext) -> None:
+        if messages[0].data["amount"] == 1:
+            context.transaction.rollback()
+        else:
+            write_effects(messages, context)
+
+    shop.run()
+    [letter] = DeadLetters(shop.app.engine).page().items
+    shop.app.putting_back.retry(letter, "anne")
+    shop.run()
+    assert sorted(str(found.status) for found in DeadLetters(shop.app.engine).page().items) == ["Pending", "Resolved"]
+    assert shop.effects() == [2]
 
 
 def test_a_failing_processor_is_seen_to_fail_while_it_tries(shop: Shop) -> None:

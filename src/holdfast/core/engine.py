@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -148,6 +150,25 @@ def _turn_wal_on(dbapi_connection: Any, record: Any, _proxy: object) -> None:
     with suppress(sqlite3.OperationalError):
         [mode] = dbapi_connection.execute("PRAGMA journal_mode = WAL").fetchone()
         record.info[_HAS_WAL] = mode in ("wal", "memory")
+
+
+def let_sessions_say(engine: Engine, sql: str) -> Engine:
+    """Have every new session of a PostgreSQL engine begin with some settings. Not for engines that others use too."""
+    listener = _saying(sql)
+    if engine.dialect.name == "postgresql" and not event.contains(engine, "connect", listener):
+        event.listen(engine, "connect", listener)
+    return engine
+
+
+@functools.cache
+def _saying(sql: str) -> Callable[[Any, object], None]:
+    def say(dbapi_connection: Any, _record: object) -> None:
+        before = dbapi_connection.autocommit
+        dbapi_connection.autocommit = True
+        dbapi_connection.execute(sql)
+        dbapi_connection.autocommit = before
+
+    return say
 
 
 def autocommit(engine: Engine) -> Connection:

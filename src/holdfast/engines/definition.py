@@ -42,13 +42,7 @@ class EngineDefinition:
         self.settings = settings
         self.handler = handler
         _check(self.name, settings)
-        self.invoker = HandlerInvoker(lambda pair, context: handler(context, pair[0]))
-        self.is_async = HandlerInvoker(handler).is_async
-
-    @property
-    def poison_queue(self) -> str:
-        """Return where the Functions host puts messages it has given up on."""
-        return f"{self.settings.queue}-poison"
+        self.invoker = HandlerInvoker(lambda messages, context: handler(context, messages[0]))
 
     def __repr__(self) -> str:
         return f"EngineDefinition({self.name!r}, queue={self.settings.queue!r})"

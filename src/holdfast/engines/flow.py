@@ -16,6 +16,7 @@ from typing import Any
 
 from ..core.clock import Clock
 from ..core.errors import Conflict, LostLeaseError, MessageError
+from ..core.telling import told
 from ..records.dead_letters import DeadLetter, new_letter
 from ..records.row_keys import dead_letter_key
 from .context import EngineContext
@@ -166,7 +167,7 @@ class EngineFlow:
         except (LostLeaseError, Conflict):
             raise
         except Exception as error:
-            return self._failed(kept, message, started, _told(error))
+            return self._failed(kept, message, started, told(error))
         self._reached("executed")
         kept.extend()  # still ours, and for long enough to write its end down
         self._records.record(self._ended(kept, message, started, output=output))
@@ -229,10 +230,3 @@ def _as_json(output: object) -> str | None:
         return json.dumps(output, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return json.dumps({"notJson": type(output).__name__})
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # an exception of the user's own may fail at this too
-        return type(error).__name__

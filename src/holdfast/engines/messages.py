@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from ..core.errors import MessageError
+from ..records.exact import is_plain
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH, PUBLISHER
 
 _DERIVED = uuid.UUID("6b3f3c1e-6f0e-5c0e-9a53-3a1d6f0c7d11")  # correlation ids made from message ids
@@ -128,7 +129,7 @@ def _text(found: Mapping[str, Any], name: str, otherwise: str, most: int) -> str
         return otherwise
     if not isinstance(value, str) or not 0 < len(value) <= most:
         raise MessageError(f"The message's {name} must be a text of 1 to {most} characters, not {value!r:.80}.")
-    if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+    if not is_plain(value):
         raise MessageError(f"The message's {name} has a character that no table takes: {value!r:.80}.")
     return value
 

@@ -16,6 +16,8 @@ from ..core.clock import Clock
 from ..core.errors import ConfigurationError, InvalidTransition, LostLeaseError, PayloadError
 from ..core.own_thread import on_own_thread
 from ..core.places import places_of
+from ..core.telling import told
+from ..records.exact import legible
 from .context import JobContext
 from .correlation import current_correlation_id
 from .model import Failure, PutBack, Stopped, Success, WorkerId
@@ -24,7 +26,7 @@ from .reporter import Report
 from .running import Running, current_running
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
-from .texts import storable, whole
+from .texts import storable
 from .transaction import CommitFailed, JobTransaction
 
 _log = logging.getLogger("holdfast.jobs")
@@ -178,7 +180,7 @@ class Execution:
             yield
         except BaseException as error:
             _log.exception("Job %d could not be ended as it should", running.job.id)
-            self._end(running, Failure(running.claim, self._duration_ms(running), storable(_told(error))))
+            self._end(running, Failure(running.claim, self._duration_ms(running), storable(told(error))))
 
     def _end(self, running: Running, report: Report) -> None:
         if running.is_taken:
@@ -217,15 +219,7 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
             return PutBack(claim)
         case CommitFailed():
             return Failure(claim, duration_ms, str(error))
-    return Failure(claim, duration_ms, _told(error))
-
-
-def _told(error: BaseException) -> str:
-    try:
-        told = str(error)
-    except Exception:  # an exception of the user's own may fail at this too
-        told = "it cannot be shown"
-    return f"{type(error).__name__}: {told}"
+    return Failure(claim, duration_ms, told(error))
 
 
 def _as_json(running: Running, output: object, most_bytes: int) -> str | None:
@@ -233,10 +227,10 @@ def _as_json(running: Running, output: object, most_bytes: int) -> str | None:
     if output is None:
         return None
     try:
-        result = whole(json.dumps(output, ensure_ascii=False, allow_nan=False))
+        result = legible(json.dumps(output, ensure_ascii=False, allow_nan=False))
         size = len(result.encode())
     except Exception as error:  # objects of the user's own may fail in ways of their own
-        _log.warning("The result of job %d is not JSON and was not kept: %s", running.job.id, _told(error))
+        _log.warning("The result of job %d is not JSON and was not kept: %s", running.job.id, told(error))
         return None
     if size > most_bytes:
         _log.warning(

@@ -9,32 +9,23 @@ enqueued once whoever tries, and a crash in between gives it back [PERIODIC-1].
   by its name: after a change of its expression, and after a long absence, what was missed under that name runs once. A
   new name starts afresh.
 - The time is the database's, so that workers whose clocks differ agree on what is due.
-
-Expressions are read by cronsim, which does what Debian's cron does: five fields (minute, hour, day of month, month, day
-of week), or six with the second first. Where a day of the month and a day of the week are both given, either will do.
-When clocks change, an expression that names its minutes and hours runs once: one inside the hour that is left out runs
-at the end of the gap, and one inside the hour that comes twice runs the first time. An expression whose minute or hour
-starts with ``*``, and one of six fields, goes by time that has really passed: it runs in both hours, or in neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
-
-from cronsim import CronSim, CronSimError
+from datetime import datetime
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError
+from ..core.schedule import Schedule
 from .definition import BoundJob, JobDefinition
 from .model import NewJob
 from .settings import checked_topic
 from .stores.base import SqlJobStore
 
 _LONGEST_WAIT_SECONDS = 60.0
-_SOME_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -58,51 +49,22 @@ class Periodic:
     timezone: str
     job: JobDefinition | BoundJob
     arguments: Mapping[str, object] = field(default_factory=dict)
-    _zone: ZoneInfo = field(init=False, repr=False)
+    _schedule: Schedule = field(init=False, repr=False)
     _new_job: NewJob = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         checked_topic("The name of a periodic job", self.name)
-        object.__setattr__(self, "_zone", _zone(self.name, self.timezone))
+        schedule = Schedule(f"periodic job '{self.name}'", self.cron, self.timezone)
+        object.__setattr__(self, "_schedule", schedule)
         object.__setattr__(self, "_new_job", self._checked_job())
-        self.next_after(_SOME_MOMENT)
 
     def next_after(self, moment: datetime) -> datetime:
-        """Return the first slot later than ``moment``, in UTC.
-
-        Raises:
-            ConfigurationError: there is none in the next fifty years.
-        """
-        try:
-            for slot in CronSim(self.cron, moment.astimezone(self._zone)):
-                # Inside an hour that comes twice cronsim starts from its first pass, which may be over.
-                if (found := slot.astimezone(UTC)) > moment:
-                    return found
-        except (CronSimError, AssertionError, ValueError, AttributeError) as error:
-            raise ConfigurationError(
-                f"The cron expression {self.cron!r} of periodic job '{self.name}' cannot be read: {error}. Write "
-                "minute, hour, day of month, month and day of week, as in '30 6 * * MON-FRI'."
-            ) from error
-        raise ConfigurationError(
-            f"The cron expression {self.cron!r} of periodic job '{self.name}' names no moment in the next fifty years."
-        )
+        """Return the first slot later than ``moment``, in UTC."""
+        return self._schedule.next_after(moment)
 
     def latest_slot(self, after: datetime, now: datetime) -> datetime | None:
-        """Return the newest slot later than ``after`` that is not later than ``now``, None when there is none.
-
-        It halves the time between what it found and ``now``, so that a long absence costs no more than a short one.
-        """
-        newest, following, end = None, self.next_after(after), now
-        while following <= now:
-            newest = following
-            middle = newest + (end - newest) / 2
-            found = self.next_after(middle)
-            if found <= now:
-                newest = found
-            else:
-                end = middle
-            following = self.next_after(newest)
-        return newest
+        """Return the newest slot later than ``after`` that is not later than ``now``, None when there is none."""
+        return self._schedule.latest_slot(after, now)
 
     def job_at(self, slot: datetime) -> NewJob:
         """Return the job that stands for a slot."""
@@ -180,13 +142,3 @@ class PeriodicEnqueuer:
             if self._store.take_slot(connection, periodic.name, slot):  # [PERIODIC-1]
                 self._store.enqueue(periodic.job_at(slot), connection)
         self._last_slots[periodic.name] = slot
-
-
-def _zone(name: str, timezone: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(timezone)
-    except (KeyError, ValueError, OSError, TypeError) as error:
-        raise ConfigurationError(
-            f"Periodic job '{name}' is in the time zone {timezone!r}, which is not known here. Use a name such as "
-            "'Europe/Berlin'; on a system without time zones, install tzdata."
-        ) from error

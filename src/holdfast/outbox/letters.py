@@ -99,12 +99,18 @@ class Letters:
             return self.take(connection, found, token)
 
     def bury_again(
-        self, found: Redelivery, token: int, error: str, first_failed_at: datetime, last_failed_at: datetime
+        self,
+        found: Redelivery,
+        token: int,
+        error: str,
+        first_failed_at: datetime,
+        last_failed_at: datetime,
+        idle_seconds: float,
     ) -> bool:
         """Turn a message that was put back and failed again into a dead letter; False when it is not ours."""
         letter = _letter(found.partition, found.message, error, found.attempts + 1, first_failed_at, last_failed_at)
         with changing(self._engine) as connection:
-            is_ours = self.take(connection, found, token)
+            is_ours = self.take(connection, found, token, idle_seconds)
             if is_ours:
                 self._dead_letters.add(connection, letter)
         return is_ours

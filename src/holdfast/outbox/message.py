@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError, MessageError
+from ..records.exact import is_plain
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 LONGEST_NAME = 200
@@ -156,13 +157,9 @@ def _as_json(kind: str, part: str, value: object, most_bytes: int) -> str:
     return rendered
 
 
-def _is_text(value: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def _checked_text(part: str, value: object) -> str:
     if not isinstance(value, str) or not value or len(value) > LONGEST_NAME:
         raise MessageError(f"A message's {part} must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}.")
-    if "\x00" in value or not (value.isascii() or _is_text(value)):
+    if not is_plain(value):
         raise MessageError(f"A message's {part} has a character that databases do not take: {value!r:.80}.")
     return value

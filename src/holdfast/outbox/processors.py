@@ -69,7 +69,7 @@ class Processors:
         self._config = config
         self._documents = documents
         self._clock = clock
-        self._telemetry = ProcessorTelemetry(metrics, clock)
+        self._telemetry = ProcessorTelemetry(metrics)
         self._retention = retention
         self._processors: dict[tuple[str, int], Processor] = {}
         self._leases: StateStore | None = None
@@ -229,6 +229,15 @@ class Processors:
             use_wal(engine)
         return engine
 
+    def check(self) -> None:
+        """Check every declared processor against what is stored of it.
+
+        Raises:
+            ConfigurationError: what is stored does not fit what is declared.
+        """
+        for processor in self.declared:
+            _check_known(processor, self.checkpoints.of(processor.id))
+
     def register(self) -> None:
         """Write down every declared processor that is not known yet.
 
@@ -252,22 +261,21 @@ class Processors:
         settings = processor.settings
         start = self._start(processor)
         role = Role.BESIDE if any(place.role is Role.ACTIVE for place in known) else Role.ACTIVE
-        highest = None if start is None else start.position
         return [
             Place(
-                partition,
-                settings.partitions,
-                settings.order,
-                role,
-                Status.RUNNING,
-                None,
-                0,
-                start,
-                highest,
-                None,
-                None,
-                None,
-                self._clock.now(),
+                id=partition,
+                partitions=settings.partitions,
+                reading_order=settings.order,
+                role=role,
+                status=Status.RUNNING,
+                reason=None,
+                fencing_token=0,
+                checkpoint=start,
+                highest_position=None if start is None else start.position,
+                system_identifier=None,
+                timeline=None,
+                rebuild_to=None,
+                updated_at=self._clock.now(),
             )
             for partition in processor.partition_ids
         ]

@@ -25,6 +25,7 @@ from ..core.errors import (
     Unavailable,
 )
 from ..core.handler_transaction import AsyncTransaction
+from ..core.telling import first_line, told
 from ..state.heartbeat import Heartbeat
 from ..state.lease import HeldLease
 from ..state.store import StateStore, new_owner_id
@@ -33,7 +34,7 @@ from .cluster import Cluster
 from .context import ProcessorContext
 from .definition import Processor
 from .letters import Letters, Redelivery
-from .message import Message
+from .message import Checkpoint, Message
 from .outcomes import Done, Skip, Stop
 from .reader import Batch, OutboxReader
 from .step import Step
@@ -129,6 +130,7 @@ class PartitionRunner:
         with self._telemetry.step(self):
             if self._place is None:
                 self._take_over(lease)
+            self._upkeep.tick()
             return self._redeliver(lease) or self._next(lease)
 
     # Being in charge
@@ -206,7 +208,6 @@ class PartitionRunner:
         batch = self._reader.read(place.checkpoint, self._settings.batch_size)
         if batch.reached is None:
             self._look_for_changes(lease)
-            self._upkeep.tick()
             return Step(0, caught_up=True)
         move = Move(place.checkpoint, batch.reached, batch.highest_position)
         if batch.messages:
@@ -224,10 +225,18 @@ class PartitionRunner:
         if len(batch.messages) == 1:
             self._bury(batch.messages[0], failure, move, lease)
             return
-        for message, step in _one_by_one(batch.messages, move):
+        for message, step in self._one_by_one(batch.messages, move):
             alone = self._try_to_deliver([message], step, lease)
             if alone is not None:
                 self._bury(message, alone, step, lease)
+
+    def _one_by_one(self, messages: list[Message], move: Move) -> Iterator[tuple[Message, Move]]:
+        """Yield each message with the step that passes it; the last one goes as far as the whole batch would have."""
+        expected = move.expected
+        for number, message in enumerate(messages, 1):
+            to = move.to if number == len(messages) else self._reader.in_order(message.checkpoint)
+            yield message, Move(expected, to, move.highest_position)
+            expected = to
 
     def _try_to_deliver(self, messages: list[Message], move: Move, lease: HeldLease) -> Failed | None:
         """Call the handler until it succeeds or its tries are used up; return how it failed then."""
@@ -238,6 +247,7 @@ class PartitionRunner:
                 self._attempt(messages, move, attempt, lease)
                 return None
             except HandlerError as error:
+                self._require_undone(move, lease)
                 first_failed_at = first_failed_at or lease.now()
                 failed = Failed(error, attempt, first_failed_at, lease.now())
                 if attempt > policy.max_retries:
@@ -270,27 +280,29 @@ class PartitionRunner:
             raise NotRunnableError(f"{self.title} stops between two tries; the batch comes again.")
 
     def _attempt(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> None:
-        if not self._settings.transactional:
-            self._require_place(move, lease)
-            answer = self._call(list(messages), self._context(messages, move, attempt, lease, None), lease, None)
-            self._pass_by(move, lease)
-        else:
+        if self._settings.transactional:
             answer = self._attempt_in_transaction(messages, move, attempt, lease)
+        else:
+            self._require_place(move.expected, lease)
+            answer = self._call(messages, self._context(messages, move, attempt, lease, None), lease, None)
+            self._pass_by(move, lease)
         self._note(lease, None)
+        self._answered(messages, answer, lease)
+
+    def _answered(self, messages: list[Message], answer: object, lease: HeldLease) -> None:
         self._telemetry.delivered(self, len(messages), skipped=answer if isinstance(answer, Skip) else None)
         if isinstance(answer, Stop):
-            self._stop(lease, _reason(answer))
+            self._stop(lease, _reason(answer), is_written=self._settings.transactional)
 
-    def _require_place(self, move: Move, lease: HeldLease) -> None:
+    def _require_place(self, expected: Checkpoint | None, lease: HeldLease) -> None:
         """Look whether the checkpoint is where it is expected to be, before a handler whose work cannot be undone."""
         place = self._checkpoints.get(self.id)
         self._require_runnable(place)
-        if place is None or place.checkpoint != move.expected or place.fencing_token != lease.fencing_token:
+        if place is None or place.checkpoint != expected or place.fencing_token != lease.fencing_token:
             self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
 
     def _attempt_in_transaction(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> object:
-        transaction = ProcessorTransaction(self._engine, lease, self._clock)
-        try:
+        with self._transaction(lease) as transaction:
             with self._telemetry.database(self._engine):
                 stored = self._checkpoints.store(
                     transaction.connection,
@@ -299,39 +311,60 @@ class PartitionRunner:
                     token=lease.fencing_token,
                     idle_seconds=lease.ttl_seconds,
                 )
-            if stored is CheckpointResult.IGNORED and attempt > 1:
-                transaction.rollback()
-                self._require_undone(move, lease)
             self._require_stored(stored, lease)
             context = self._context(messages, move, attempt, lease, transaction)
-            answer = self._call(list(messages), context, lease, transaction)
+            answer = self._call(messages, context, lease, transaction)
             if isinstance(answer, Skip):
                 transaction.rollback()
                 self._pass_by(move, lease)
             else:
-                if isinstance(answer, Stop):
-                    self._checkpoints.stop_on(transaction.connection, self.id, lease.fencing_token, _reason(answer))
-                transaction.commit()
+                self._commit(transaction, answer, lease)
                 self._moved(move)
             return answer
+
+    @contextmanager
+    def _transaction(self, lease: HeldLease) -> Iterator[ProcessorTransaction]:
+        """Open a delivery's transaction, and tell what its handler has done to it from what befell the database.
+
+        Raises:
+            HandlerError: the handler ended it, was silent for too long, or left something that cannot be committed.
+        """
+        transaction = ProcessorTransaction(self._engine, lease, self._clock)
+        try:
+            yield transaction
         except CommitError as error:
-            self._require_undone(move, lease)
             raise HandlerError(str(error)) from error
         except (Ambiguous, Unavailable) as error:
             self._place = None  # what was kept is read again before going on
-            if transaction.is_refusal(error):
-                self._take_over(lease)
-                raise HandlerError(f"the database refused the commit, and nothing was kept: {error}") from error
-            if transaction.was_idle_too_long(error):
-                self._take_over(lease)
-                raise HandlerError(self._too_silent(lease)) from error
-            raise
+            fault = self._fault(transaction, error, lease)
+            if fault is None:
+                raise
+            self._take_over(lease)
+            raise HandlerError(fault) from error
         finally:
             transaction.close()
 
+    def _fault(self, transaction: ProcessorTransaction, error: BaseException, lease: HeldLease) -> str | None:
+        """Return what the handler has done wrong, None when it was the database that did not answer."""
+        if transaction.is_refusal(error):
+            return f"the database refused the commit, and nothing was kept: {error}"
+        if transaction.was_idle_too_long(error):
+            return (
+                f"the handler said nothing on context.transaction for more than its lease of {lease.ttl_seconds:g} s, "
+                "so the database ended it and nothing was kept. Raise lease_seconds, do less per batch, or declare it "
+                "with transactional=False"
+            )
+        return None
+
+    def _commit(self, transaction: ProcessorTransaction, answer: object, lease: HeldLease) -> None:
+        """Commit the effects; when the handler wants to stop, with that."""
+        if isinstance(answer, Stop):
+            self._checkpoints.stop_on(transaction.connection, self.id, lease.fencing_token, _reason(answer))
+        transaction.commit()
+
     def _require_undone(self, move: Move, lease: HeldLease) -> None:
         """Stop loudly when a failed try has moved the checkpoint: its handler committed half of its effects past us."""
-        place = self._checkpoints.get(self.id)
+        place = self._checkpoints.get(self.id) if self._settings.transactional else None
         if place is not None and place.checkpoint == move.to and place.fencing_token == lease.fencing_token:
             self._stop(
                 lease,
@@ -347,23 +380,20 @@ class PartitionRunner:
         transaction: ProcessorTransaction | None,
     ) -> object:
         try:
-            answer = self._processor.invoker.invoke(messages, context, lease)
+            answer = self._processor.invoker.invoke(list(messages), context, lease)
         except BaseException as error:  # also who calls sys.exit has failed
             self._require_held(lease)
-            if transaction is not None and transaction.was_idle_too_long(error):
-                raise HandlerError(self._too_silent(lease)) from error
-            if transaction is not None and transaction.is_cut_off:
-                raise Unavailable(f"The connection of {self.title} broke while a batch was handled: {error}") from error
-            raise HandlerError(_told(error)) from error
+            if transaction is not None:
+                fault = self._fault(transaction, error, lease)
+                if fault is None and transaction.is_cut_off:
+                    raise Unavailable(f"The connection of {self.title} broke in its handler: {error}") from error
+                if fault is not None:
+                    raise HandlerError(fault) from error
+            raise HandlerError(first_line(told(error))) from error
         self._require_held(lease)
-        return answer() if answer in (Done, Skip, Stop) else answer  # the class was named instead of an instance
-
-    def _too_silent(self, lease: HeldLease) -> str:
-        return (
-            f"the handler said nothing on context.transaction for more than its lease of {lease.ttl_seconds:g} s, so "
-            "the database ended it and nothing was kept. Raise lease_seconds, do less per batch, or declare it with "
-            "transactional=False"
-        )
+        if isinstance(answer, type) and answer in (Done, Skip, Stop):  # the class was named instead of an instance
+            return answer()
+        return answer
 
     def _pass_by(self, move: Move, lease: HeldLease) -> None:
         """Move the checkpoint in a transaction of its own."""
@@ -394,8 +424,9 @@ class PartitionRunner:
         assert self._place is not None
         return self._place
 
-    def _stop(self, lease: HeldLease, reason: str) -> None:
-        self._checkpoints.stop(self.id, lease.fencing_token, reason)
+    def _stop(self, lease: HeldLease, reason: str, *, is_written: bool = False) -> None:
+        if not is_written:
+            self._checkpoints.stop(self.id, lease.fencing_token, reason)
         self._telemetry.stopped(self, reason)
         raise NotRunnableError(f"{self.title} was stopped: {reason}")
 
@@ -418,36 +449,34 @@ class PartitionRunner:
         try:
             answer = self._redelivered(found, lease)
         except HandlerError as error:
-            if not self._letters.bury_again(found, lease.fencing_token, str(error), failed_at, lease.now()):
+            if not self._letters.bury_again(
+                found, lease.fencing_token, str(error), failed_at, lease.now(), lease.ttl_seconds
+            ):
                 self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
             self._telemetry.buried(self, found.message, str(error))
             return
-        self._telemetry.delivered(self, 1, skipped=answer if isinstance(answer, Skip) else None)
-        if isinstance(answer, Stop):
-            self._stop(lease, _reason(answer))
+        self._answered([found.message], answer, lease)
 
     def _redelivered(self, found: Redelivery, lease: HeldLease) -> object:
         """Call the handler with a message that was put back, and forget it with what the handler wrote."""
+        messages, attempt = [found.message], found.attempts + 1
         move = Move(self._known_place().checkpoint, found.message.checkpoint, found.message.position)
         if not self._settings.transactional:
-            context = self._context([found.message], move, found.attempts + 1, lease, None)
-            answer = self._call([found.message], context, lease, None)
+            self._require_place(move.expected, lease)
+            answer = self._call(messages, self._context(messages, move, attempt, lease, None), lease, None)
             self._forget(found, lease)
             return answer
-        transaction = ProcessorTransaction(self._engine, lease, self._clock)
-        try:
+        with self._transaction(lease) as transaction:
             is_ours = self._letters.take(transaction.connection, found, lease.fencing_token, lease.ttl_seconds)
             self._require_stored(CheckpointResult.STORED if is_ours else CheckpointResult.NOT_IN_CHARGE, lease)
-            context = self._context([found.message], move, found.attempts + 1, lease, transaction)
-            answer = self._call([found.message], context, lease, transaction)
+            context = self._context(messages, move, attempt, lease, transaction)
+            answer = self._call(messages, context, lease, transaction)
             if isinstance(answer, Skip):
                 transaction.rollback()
                 self._forget(found, lease)
             else:
-                transaction.commit()
+                self._commit(transaction, answer, lease)
             return answer
-        finally:
-            transaction.close()
 
     def _forget(self, found: Redelivery, lease: HeldLease) -> None:
         if not self._letters.forget(found, lease.fencing_token):
@@ -505,24 +534,5 @@ class Failed:
     last_at: datetime
 
 
-def _one_by_one(messages: list[Message], move: Move) -> Iterator[tuple[Message, Move]]:
-    """Yield each message with the step that passes it; the last one goes as far as the whole batch would have."""
-    expected = move.expected
-    by_position = move.to.transaction_id == 0
-    for number, message in enumerate(messages, 1):
-        reached = replace(message.checkpoint, transaction_id=0) if by_position else message.checkpoint
-        to = move.to if number == len(messages) else reached
-        yield message, Move(expected, to, move.highest_position)
-        expected = to
-
-
 def _reason(answer: Stop) -> str:
     return answer.reason or "the handler answered Stop"
-
-
-def _told(error: BaseException) -> str:
-    try:
-        first, *_ = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {first}"
-    except Exception:  # an exception of the user's own may fail at this too
-        return type(error).__name__

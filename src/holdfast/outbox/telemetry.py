@@ -9,7 +9,6 @@ from typing import Protocol
 
 from sqlalchemy.engine import Engine
 
-from ..core.clock import Clock
 from ..core.errors import CheckpointMismatchError, LeaseConflictError, LostLeaseError
 from ..core.telemetry import MetricsCollector, NoOpCollector
 from ..records.database import translated
@@ -37,9 +36,8 @@ class Told(Protocol):
 class ProcessorTelemetry:
     """Logs and counts what processors do."""
 
-    def __init__(self, metrics: MetricsCollector | None, clock: Clock) -> None:
+    def __init__(self, metrics: MetricsCollector | None) -> None:
         self._metrics = metrics or NoOpCollector()
-        self._clock = clock
 
     @contextmanager
     def step(self, runner: Told) -> Iterator[None]:

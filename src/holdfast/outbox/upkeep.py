@@ -7,12 +7,12 @@ import threading
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import text
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
 from ..core.engine import autocommit
 from ..core.errors import DbError
+from ..core.named_sql import family
 from ..records.database import changing, translated
 from ..records.times import database_now
 from .checkpoints import CheckpointStore, Place, Role
@@ -42,7 +42,7 @@ class HeldBackBy:
 
 
 class Upkeep:
-    """Shared by the processors of a process; each calls ``tick`` when it has nothing else to do."""
+    """Shared by the processors of a process; each calls ``tick`` before every step."""
 
     def __init__(
         self, engine: Engine, checkpoints: CheckpointStore, clock: Clock, retention: timedelta | None = None
@@ -67,9 +67,14 @@ class Upkeep:
             if is_look_due:
                 self._tell(now)
             if is_prune_due and self._retention is not None:
-                self.prune(self._retention)
+                self._prune(self._retention, now)
         except DbError as error:
             _log.warning("The upkeep of the outbox did not work and is tried again: %s", error)
+
+    def _prune(self, retention: timedelta, now: float) -> None:
+        """Delete a part of what is due; the next tick goes on when there is more, so that deliveries do not wait."""
+        if prune_some(self._engine, self._checkpoints, retention) == _PRUNED_AT_ONCE:
+            self._prune_at = now
 
     def _tell(self, now: float) -> None:
         found = held_back_by(self._engine)
@@ -79,10 +84,6 @@ class Upkeep:
             _log.warning(
                 "Messages wait for %s: those of later transactions cannot be delivered in order until it ends", found
             )
-
-    def prune(self, retention: timedelta) -> int:
-        """Delete messages older than that which every registered processor has passed; return how many [OUTBOX-7]."""
-        return prune(self._engine, self._checkpoints, retention)
 
 
 def held_back_by(engine: Engine) -> HeldBackBy | None:
@@ -105,22 +106,22 @@ def held_back_by(engine: Engine) -> HeldBackBy | None:
 def prune(engine: Engine, checkpoints: CheckpointStore, retention: timedelta) -> int:
     """Delete messages older than ``retention`` that every registered processor has passed; return how many."""
     deleted = 0
-    while True:
-        with changing(engine) as connection:
-            limits = _passed_by_all(checkpoints.of(connection=connection))
-            if limits is None:
-                return deleted
-            before = database_now(connection) - retention
-            values = {
-                "before": before if engine.dialect.name == "postgresql" else before.replace(tzinfo=None),
-                **limits,
-            }
-            if engine.dialect.name == "sqlite":
-                values["before"] = f"{before.replace(tzinfo=None):%Y-%m-%d %H:%M:%S.%f}"
-            found = connection.execute(text(_DELETE[engine.dialect.name]), {**values, "most": _PRUNED_AT_ONCE}).rowcount
+    while (found := prune_some(engine, checkpoints, retention)) == _PRUNED_AT_ONCE:
         deleted += found
-        if found < _PRUNED_AT_ONCE:
-            return deleted
+    return deleted + found
+
+
+def prune_some(engine: Engine, checkpoints: CheckpointStore, retention: timedelta) -> int:
+    """Delete some of them, in one transaction; return how many [OUTBOX-7]."""
+    dialect = family(engine.dialect.name)
+    with changing(engine) as connection:
+        passed = _passed_by_all(checkpoints.of(connection=connection))
+        if passed is None:
+            return 0
+        before = database_now(connection) - retention
+        moment = before if dialect == "postgresql" else f"{before.replace(tzinfo=None):%Y-%m-%d %H:%M:%S.%f}"
+        values = {**passed, "before": moment, "most": _PRUNED_AT_ONCE}
+        return connection.exec_driver_sql(named.statement(dialect, "prune"), values).rowcount
 
 
 def _passed_by_all(places: list[Place]) -> dict[str, object] | None:
@@ -140,26 +141,3 @@ def _passed_by_all(places: list[Place]) -> dict[str, object] | None:
         "position": passed.position,
         "below": min(by_position, default=2**62),
     }
-
-
-_DELETE = {
-    "postgresql": """
-DELETE FROM holdfast_outbox WHERE position IN (
-    SELECT position FROM holdfast_outbox
-    WHERE (transaction_id, position) <= (CAST(:transaction AS xid8), :position)
-      AND position <= :below AND appended_at < :before
-    ORDER BY transaction_id, position LIMIT :most)
-""",
-    "sqlite": """
-DELETE FROM holdfast_outbox WHERE position IN (
-    SELECT position FROM holdfast_outbox WHERE position <= :position AND position <= :below AND appended_at < :before
-      AND :transaction IS NOT NULL
-    ORDER BY position LIMIT :most)
-""",
-    "mysql": """
-DELETE FROM holdfast_outbox
-WHERE position <= :position AND position <= :below AND appended_at < :before AND :transaction IS NOT NULL
-ORDER BY position LIMIT :most
-""",
-}
-_DELETE["mariadb"] = _DELETE["mysql"]

@@ -122,12 +122,14 @@ class LeaseWorker:
             delivered = _Delivered()
             try:
                 self._run_leased(work, delivered)
+                is_standing_by = False
             except LeaseConflictError as held:
                 if not is_standing_by:
                     _log.info("%s stands by. %s", work.runner.title, held)
                 failures_in_a_row, is_standing_by = 0, True
                 self._clock.wait(self._stop, work.poll_seconds)
             except BaseException:  # logged by the runner; the work outlives every error
+                is_standing_by = False
                 failures_in_a_row = 0 if delivered.batches else failures_in_a_row + 1
                 self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures_in_a_row))
 

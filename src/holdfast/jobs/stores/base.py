@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from ...core.clock import Clock
 from ...core.engine import writing
 from ...core.errors import JobError, Unavailable
+from ...records.exact import legible
 from ..limits import Room
 from ..model import (
     Attempt,
@@ -42,7 +43,7 @@ from ..model import (
     item_id,
 )
 from ..statements import statement
-from ..texts import storable, whole
+from ..texts import storable
 from ..turns import Candidate, Turns, in_turn, too_shallow
 from .answers import translated
 from .protocol import WakeUps
@@ -317,7 +318,7 @@ class SqlJobStore(abc.ABC):
 
     def progress(self, worker: WorkerId, claim: Claim, progress: str | None) -> bool:
         """Extend one lease and say how far the work is; return whether it is still ours."""
-        told = None if progress is None else whole(progress)
+        told = None if progress is None else legible(progress)
         return bool(self._change("progress", {**_claims([claim]), "progress": [told]}, worker=worker))
 
     # Reporting
@@ -342,7 +343,7 @@ class SqlJobStore(abc.ABC):
         reports = _by_id(reports)
         batch: Batch = {
             **_claims([report.claim for report in reports]),
-            "errors": [whole(report.error) for report in reports],
+            "errors": [legible(report.error) for report in reports],
             "retry_seconds": [_bounded(report.retry_seconds) for report in reports],
             "finals": [report.is_final for report in reports],
             "durations": [report.duration_ms for report in reports],
@@ -355,7 +356,7 @@ class SqlJobStore(abc.ABC):
         batch: Batch = {
             **_claims([report.claim for report in reports]),
             "seconds": [_bounded(report.seconds) for report in reports],
-            "reasons": [None if report.reason is None else whole(report.reason) for report in reports],
+            "reasons": [None if report.reason is None else legible(report.reason) for report in reports],
         }
         accepted = _accepted(self._change("put_back", batch, worker=worker))
         rest = [Stopped(report.claim, 0) for report in reports if report.claim not in accepted]
@@ -562,7 +563,7 @@ def _successes(reports: Sequence[Success]) -> dict[str, Sequence[object]]:
     return {
         **_claims([report.claim for report in reports]),
         "durations": [report.duration_ms for report in reports],
-        "outputs": [None if report.output is None else whole(report.output) for report in reports],
+        "outputs": [None if report.output is None else legible(report.output) for report in reports],
     }
 
 
