@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import bindings, catchup, claims, endurance, growth, jobs, outbox, trips
+from bench import bindings, catchup, claims, dead_letters, endurance, growth, jobs, outbox, trips
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "claims": claims.measure,
     "endurance": endurance.measure,
     "outbox": outbox.measure,
+    "dead-letters": dead_letters.measure,
 }
 
 

@@ -111,6 +111,6 @@ def _places(orders: Orders) -> list[Place]:
 
 
 def _cursor_at(app: Holdfast, order_id: int) -> KeysetCursor:
-    with app.engine.connect() as connection:
+    with app.database.connect() as connection:
         moment = connection.exec_driver_sql("SELECT updated_at FROM orders WHERE id = %s", (order_id,)).scalar_one()
     return KeysetCursor(moment, (("id", order_id),))

@@ -132,7 +132,7 @@ class Bench:
     def append(self, count: int) -> None:
         for start in range(0, count, BATCH_SIZE):
             batch = [NewMessage(type="Paid", data=_data(start + n)) for n in range(BATCH_SIZE)]
-            with self.app.engine.begin() as connection:
+            with self.app.database.begin() as connection:
                 self.app.outbox.append_many(connection, batch)
 
     def append_raw(self, count: int) -> None:

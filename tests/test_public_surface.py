@@ -75,7 +75,7 @@ def test_no_repr_shows_a_password(url: str) -> None:
 @pytest.mark.parametrize("url", ["", "nonsense", "postgres//x", "://", "postgresql://u:p%ZZ@h:port/d"])
 def test_a_wrong_url_is_one_sentence_without_the_url(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Holdfast(url or None).engine.connect()
+        Holdfast(url or None).database.connect()
     assert "p%ZZ" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -95,10 +95,10 @@ def test_environment_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_unknown_database_and_a_missing_driver_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="'dbase'"):
-        _ = Holdfast("dbase://h/d").engine
+        _ = Holdfast("dbase://h/d").database
     monkeypatch.setitem(sys.modules, "pyodbc", None)
     with pytest.raises(MissingDependencyError, match=r"holdfast\[mssql\]"):
-        _ = Holdfast("mssql+pyodbc://h/d").engine
+        _ = Holdfast("mssql+pyodbc://h/d").database
 
 
 def test_no_database_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TAG = re.compile(r"\[((?:CHECKPOINT|CLAIM|FENCE|HORIZON|LEASE|LIMIT|OUTBOX|PERIODIC|REAP|REGISTRY|RETRY)-[A-Z0-9-]+)\]")
+KINDS = "CHECKPOINT|CLAIM|ENGINE|FENCE|HORIZON|LEASE|LIMIT|OUTBOX|PERIODIC|REAP|REGISTRY|RETRY"
+TAG = re.compile(rf"\[((?:{KINDS})-[A-Z0-9-]+)\]")
 
 
 def tags_in(folder: str, pattern: str) -> set[str]:

@@ -12,7 +12,7 @@ def main() -> None:
     """Enqueue what belongs to each order in one transaction: all of it, or nothing."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text("CREATE TABLE IF NOT EXISTS points (customer TEXT NOT NULL, points INTEGER NOT NULL)"))
         for order in range(1, count + 1):
             customer = "flaky@example.com" if order == 1 else "nobody" if order == 2 else f"c{order}@example.com"

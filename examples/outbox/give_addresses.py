@@ -8,6 +8,6 @@ from app import hf  # type: ignore[import-not-found] # app.py lies beside this f
 from sqlalchemy import text
 
 if __name__ == "__main__":
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         given = connection.execute(text("UPDATE orders SET address = 'anne@example.com' WHERE address = 'nobody'"))
     sys.stdout.write(f"addresses given: {given.rowcount}\n")

@@ -17,7 +17,7 @@ PLACE = text("INSERT INTO orders (address, amount) VALUES (:address, :amount) RE
 
 def place(address: str, amount: int) -> None:
     """Write the order and its message in one transaction: both, or neither."""
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         order_id = connection.execute(PLACE, {"address": address, "amount": amount}).scalar_one()
         hf.outbox.append(
             connection,
@@ -32,7 +32,7 @@ def main() -> None:
     """Place some orders; the second one has no address."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         for table in TABLES:
             connection.execute(text(table))
     for number in range(1, count + 1):

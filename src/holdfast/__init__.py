@@ -14,6 +14,7 @@ from .binding.writer import DbWriter
 from .core.config import DbConfig
 from .core.engine import EngineProvider
 from .core.errors import (
+    AlreadyRunning,
     Ambiguous,
     CheckpointMismatchError,
     CommitError,
@@ -57,6 +58,11 @@ from .decorator.bindings import DbBindings
 from .decorator.metadata import get_db_metadata
 from .decorator.out import DbOut
 from .decorator.triggering import ModelChange
+from .engines.context import EngineContext
+from .engines.definition import EngineDefinition
+from .engines.engines import Engines
+from .engines.flow import Outcome
+from .engines.messages import EngineMessage
 from .engines.registry import EngineTablesConfig, HeldRegistry, Registry, RegistryView
 from .jobs.context import JobContext
 from .jobs.definition import BoundJob, JobDefinition
@@ -79,9 +85,11 @@ from .trigger.sources.sqlalchemy import SqlAlchemySource
 
 if TYPE_CHECKING:
     from .core.otel import OpenTelemetryCollector
+    from .engines.azure import AzureStorage
     from .state.blob_checkpoint import BlobCheckpointStore
 
 _LAZY = {
+    "AzureStorage": ".engines.azure",
     "BlobCheckpointStore": ".state.blob_checkpoint",
     "OpenTelemetryCollector": ".core.otel",
 }
@@ -89,11 +97,13 @@ _LAZY = {
 __all__ = [
     "__version__",
     "AdapterCapability",
+    "AlreadyRunning",
     "Ambiguous",
     "Appended",
     "AsyncDbOut",
     "AsyncDbReader",
     "AsyncDbWriter",
+    "AzureStorage",
     "BlobCheckpointStore",
     "BoundJob",
     "Checkpoint",
@@ -113,8 +123,12 @@ __all__ = [
     "DbWriter",
     "Discard",
     "Done",
+    "EngineContext",
+    "EngineDefinition",
+    "EngineMessage",
     "EngineProvider",
     "EngineTablesConfig",
+    "Engines",
     "Enqueued",
     "EventNormalizer",
     "FetchError",
@@ -146,6 +160,7 @@ __all__ = [
     "OpenTelemetryCollector",
     "Outbox",
     "OutboxError",
+    "Outcome",
     "PayloadError",
     "PollContext",
     "PollRunner",

@@ -24,7 +24,12 @@ from .core.normalizer import EventNormalizer
 from .core.retry import RetryPolicy
 from .core.signals import StopSignals
 from .core.telemetry import MetricsCollector
+from .engines.engines import DurableOperations, EnginePlaces, Engines
+from .engines.queues.database import DatabaseQueues
+from .engines.queues.protocol import EngineQueues
 from .engines.registry import Registry
+from .engines.tables.places import TableAccount, TablePlaces
+from .engines.worker import EngineWorker
 from .jobs.by_hand import JobHome
 from .jobs.queue import Jobs
 from .jobs.schema import MIGRATIONS as JOB_MIGRATIONS
@@ -34,7 +39,9 @@ from .outbox.append import Outbox
 from .outbox.letters import ProcessorHome
 from .outbox.processors import Processors
 from .outbox.schema import MIGRATIONS as OUTBOX_MIGRATIONS
-from .records.putting_back import PuttingBack
+from .records.protocol import HistoryTable, LetterTable
+from .records.putting_back import Home, PuttingBack
+from .records.retention import Pruned
 from .records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from .state.documents import DocumentStore
 from .state.heartbeat import checked_interval
@@ -84,6 +91,9 @@ class Holdfast:
         state: where checkpoints and leases are kept, when not in the same database.
         engine_provider: shares connection pools with other code.
         metrics: where metrics go.
+        engine_queues: where engines' messages wait, when not in the same database: an ``AzureStorage``.
+        engine_tables: where engines' dead letters and history are, when not in the same database: an ``AzureStorage``.
+        durable: the task hub of engines whose operations are orchestrations: a ``DurableTasks``.
         outbox_retention: delete messages of the outbox that are older and that every processor has passed; left out,
             they are kept, so that a processor can be rebuilt from the beginning.
 
@@ -100,6 +110,9 @@ class Holdfast:
         engine_provider: EngineProvider | None = None,
         metrics: MetricsCollector | None = None,
         skew_margin_seconds: float | None = None,
+        engine_queues: EngineQueues | None = None,
+        engine_tables: TableAccount | None = None,
+        durable: DurableOperations | None = None,
         outbox_retention: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -114,10 +127,17 @@ class Holdfast:
         self._state: StateStore | None = None
         self._triggers: dict[str, RegisteredTrigger] = {}
         self._stop = threading.Event()
-        self.jobs = Jobs(self._provider, self._config, lambda: self.engine, clock=self._clock, metrics=metrics)
+        self.jobs = Jobs(
+            self._provider,
+            self._config,
+            lambda: self.database,
+            clock=self._clock,
+            metrics=metrics,
+            retention_days=lambda: self._tables.config().retention_days,
+        )
         self.job = self.jobs.job
         self.periodic = self.jobs.periodic
-        self.outbox = Outbox(lambda: family(self.engine.dialect.name))
+        self.outbox = Outbox(lambda: family(self.database.dialect.name))
         self.processors = Processors(
             self._provider,
             self._config,
@@ -128,12 +148,27 @@ class Holdfast:
         )
         self.processor = self.processors.processor
         self.relay = self.processors.relay
+        self._tables = TablePlaces(engine_tables, lambda: self.database, lambda: self.registry)
+        self.engines = Engines(
+            EnginePlaces(
+                database=lambda: self.jobs.store.engine,  # apart from the pool that handlers may use up
+                queues=engine_queues or DatabaseQueues(lambda: self.jobs.store),
+                tables=TablePlaces(engine_tables, lambda: self.jobs.store.engine, lambda: self.registry),
+                leases=self._engine_leases,
+                registry=lambda: self.registry,
+                prune=self.prune,
+                durable=durable,
+            ),
+            clock=self._clock,
+            metrics=metrics,
+        )
+        self.engine = self.engines.engine
 
     def __repr__(self) -> str:
         return f"Holdfast({safe_url(self._config.connection_url)!r}, app_name={self.app_name!r})"
 
     @property
-    def engine(self) -> Engine:
+    def database(self) -> Engine:
         """Return the engine of the application's database, for handlers and for ``context.transaction``."""
         return self._provider.get_engine(self._config)
 
@@ -156,6 +191,30 @@ class Holdfast:
         return Registry(
             self.state.documents,
             app_name=self.app_name,
+            skew_margin_seconds=self._skew_margin_seconds,
+            clock=self._clock,
+        )
+
+    @property
+    def dead_letters(self) -> LetterTable:
+        """Return the dead letters of every engine and workload."""
+        return self._tables.of_all().letters
+
+    @property
+    def history(self) -> HistoryTable:
+        """Return the history of every engine and workload."""
+        return self._tables.of_all().history
+
+    def prune(self) -> Pruned:
+        """Forget what is past the retention that the registry gives (90 days where it gives none); return how much."""
+        days, tables = self._tables.config().retention_days, self._tables.of_all()
+        return Pruned(tables.history.prune(days), tables.letters.prune(days))
+
+    def _engine_leases(self) -> StateStore:
+        """Return the leases of singletons and timers, apart from those of triggers."""
+        return StateStore(
+            self.state.documents,
+            app_name=f"{self.app_name}.engines",
             skew_margin_seconds=self._skew_margin_seconds,
             clock=self._clock,
         )
@@ -344,7 +403,7 @@ class Holdfast:
             state_store=self.state,
             handler=registered.handler,
             metrics=self._metrics,
-            transaction_engine=self.engine if self._documents is None else None,
+            transaction_engine=self.database if self._documents is None else None,
             clock=self._clock,
             stop=self._stop,
             **registered.settings,
@@ -353,20 +412,31 @@ class Holdfast:
     @property
     def putting_back(self) -> PuttingBack:
         """Return what puts dead letters back where they came from."""
-        return PuttingBack(
-            self.engine, {"jobs:": JobHome(job_store(self.engine)), "processor:": ProcessorHome(self.engine)}
-        )
+        homes: dict[str, Home] = {
+            "jobs:": JobHome(job_store(self.database)),
+            "processor:": ProcessorHome(self.database),
+        }
+        if self.engines.home is not None:
+            homes[""] = self.engines.home
+            return PuttingBack(self.database, homes)
+        return PuttingBack(self.database, homes, stepped={"": self.engines.retries}, letters=self.dead_letters)
 
     def migrate(self) -> list[str]:
-        """Create or upgrade Holdfast's tables; return what was applied. Safe to call at every start."""
-        return migrate(self.engine, self._migrations())
+        """Create or upgrade Holdfast's tables; return what was applied. Safe to call at every start.
+
+        Engines' queues and tables that are in Azure are created, too.
+        """
+        applied = migrate(self.database, self._migrations())
+        self.engines.make_queues()
+        self._tables.make()
+        return applied
 
     def _migrations(self) -> tuple[Migration, ...]:
         """Return the migrations of what is kept in the application's database."""
         state = STATE_MIGRATIONS if self._documents is None else ()
-        if self.engine.dialect.name not in _HAS_JOBS:
+        if self.database.dialect.name not in _HAS_JOBS:
             return state
-        has_queue = bool(state or self.jobs.definitions)
+        has_queue = bool(state or self.jobs.definitions or self.engines.declared)
         has_outbox = bool(state or self.processors.declared)
         return (
             *state,
@@ -384,12 +454,17 @@ class Holdfast:
         wanted = self._migrations()
         if not wanted:
             return []
-        path = self.engine.url.database
-        if self.engine.dialect.name == "sqlite" and path and not path.startswith("file:") and not os.path.exists(path):
+        path = self.database.url.database
+        if (
+            self.database.dialect.name == "sqlite"
+            and path
+            and not path.startswith("file:")
+            and not os.path.exists(path)
+        ):
             raise ConfigurationError(
                 f"There is no SQLite file '{path}'. Check the path, or create it with 'holdfast migrate'."
             )
-        found = difference(self.engine, wanted, MIGRATIONS)
+        found = difference(self.database, wanted, MIGRATIONS)
         if found.newer:
             raise ConfigurationError(
                 f"The tables in {safe_url(self._config.connection_url)} are those of a newer Holdfast "
@@ -403,10 +478,10 @@ class Holdfast:
         Raises:
             DbError: the first thing that is wrong; the message says what to do.
         """
-        if not self._triggers and not self.jobs.definitions and not self.processors.declared:
+        if not (self._triggers or self.jobs.definitions or self.processors.declared or self.engines.declared):
             raise ConfigurationError(
-                "Nothing is declared to run. Decorate a function with @hf.trigger(…), @hf.job(…) or @hf.processor(…) "
-                "first."
+                "Nothing is declared to run. Decorate a function with @hf.trigger(…), @hf.job(…), @hf.processor(…) or "
+                "@hf.engine(…) first."
             )
         missing = self.pending_migrations()
         if missing:
@@ -419,6 +494,7 @@ class Holdfast:
             source.validate()
             self.state.check(name, source.source_descriptor, registered.settings["on_source_change"])
         self.processors.check()
+        self.engines.check()
 
     def run(
         self,
@@ -451,23 +527,27 @@ class Holdfast:
     ) -> bool:
         self.validate()
         self.processors.register()
-        workers: list[LeaseWorker | JobWorker] = []
+        workers: list[LeaseWorker | JobWorker | EngineWorker] = []
         works = [LeasedWork(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()]
         works += self.processors.works(stop=self._stop)
+        works += self.engines.timers()
         if works:
             workers.append(LeaseWorker(works, self._stop, clock=self._clock, drain_seconds=settings.drain_seconds))
         if self.jobs.definitions:
             workers.append(self.jobs.worker(self._stop, settings, topics))
+        if self.engines.declared:
+            workers.append(self.engines.worker(self._stop, settings.drain_seconds))
         if on_started is not None:
             on_started()
-        return _run_side_by_side(workers)
+        with self.engines.task_hub():
+            return _run_side_by_side(workers)
 
     def stop(self) -> None:
         """Make ``run`` drain and return."""
         self._stop.set()
 
 
-def _run_side_by_side(workers: Sequence[LeaseWorker | JobWorker]) -> bool:
+def _run_side_by_side(workers: Sequence[LeaseWorker | JobWorker | EngineWorker]) -> bool:
     """Run the first worker here and the others on threads; return whether all of them finished in time."""
     first, *others = workers
     finished: list[bool] = []

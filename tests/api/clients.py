@@ -35,7 +35,7 @@ class Answer:
     @classmethod
     def of(cls, response: httpx.Response) -> Answer:
         body = response.json()
-        outcome, content = ("Succeeded", "data") if response.status_code == 200 else ("Failed", "error")
+        outcome, content = ("Succeeded", "data") if response.is_success else ("Failed", "error")
         assert body["status"] == outcome, body
         assert set(body) == {"status", "correlationId", "timestamp", content}
         assert body["correlationId"] == response.headers["x-correlation-id"]
@@ -47,7 +47,7 @@ class Answer:
 
     @property
     def data(self) -> Any:
-        assert self.status == 200, self.body
+        assert self.status in (200, 202), self.body
         return self.body["data"]
 
     @property
@@ -110,7 +110,7 @@ class Office:
         self.admin = self.nobody.with_token(self.tokens[Role.ADMIN])
 
     def audited(self) -> list[tuple[str, str, str]]:
-        return [(row.actor, row.action, row.target) for row in audit.page(self.hf.engine).items]
+        return [(row.actor, row.action, row.target) for row in audit.page(self.hf.database).items]
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def shared_hf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def hf(shared_hf: Holdfast) -> Iterator[Holdfast]:
     """An application with empty tables, emptied again for the next test of the file."""
     yield shared_hf
-    with shared_hf.engine.begin() as connection:
+    with shared_hf.database.begin() as connection:
         for table in inspect(connection).get_table_names():
             if table.startswith("holdfast_") and table != "holdfast_migrations":
                 connection.execute(text(f"DELETE FROM {table}"))

@@ -38,17 +38,17 @@ DEEP = '{"a":' * 40 + "1" + "}" * 40
 def steady(portal: BlockingPortal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     """An office with one Pending letter in which nothing ever changes."""
     with application(f"sqlite:///{tmp_path_factory.mktemp('steady') / 'test.db'}") as hf:
-        add_letter(hf.engine)
+        add_letter(hf.database)
         yield Office(hf, portal)
 
 
 @pytest.fixture
 def letter(steady: Office) -> Iterator[DeadLetter]:
     """The Pending letter, checked afterwards to be exactly as it was."""
-    [before] = DeadLetters(steady.hf.engine).page().items
+    [before] = DeadLetters(steady.hf.database).page().items
     assert before.status is LetterStatus.PENDING
     yield before
-    assert DeadLetters(steady.hf.engine).page().items == [before]
+    assert DeadLetters(steady.hf.database).page().items == [before]
     assert steady.audited() == []
 
 
@@ -149,7 +149,7 @@ class TestBodies:
 
     def test_json_in_utf_8_is_taken_however_it_is_written(self, office: Office) -> None:
         for number, kind in enumerate(["application/json; charset=UTF-8", "APPLICATION/JSON"]):
-            made = add_letter(office.hf.engine, item=f"m-{number}")
+            made = add_letter(office.hf.database, item=f"m-{number}")
             content = json.dumps({**CHANGE, "resolutionNotes": "🦀 ü"}, ensure_ascii=False).encode()
             path = f"/api/dlq/hmac/{made.row_key}"
             settled = office.operator("PATCH", path, content=content, headers={"Content-Type": kind}).data
@@ -207,8 +207,8 @@ def test_parameters_that_look_odd_and_are_fine(office: Office) -> None:
 
 class TestNames:
     def test_an_unknown_engine_is_an_empty_list_in_a_filter_and_404_in_a_path(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine)
-        add_entry(office.hf.engine)
+        letter = add_letter(office.hf.database)
+        add_entry(office.hf.database)
         entry = office.reader.get("/api/history").items[0]["rowKey"]
         for path, key in (("/api/dlq", letter.row_key), ("/api/history", entry)):
             assert office.reader.get(path, engine="unknown").items == []
@@ -235,8 +235,8 @@ class TestNames:
 
     def test_every_key_that_a_listing_gives_out_can_be_asked_for(self, office: Office) -> None:
         for item in ("a/b", "50%", "ü 🦀", "x" * 200, "~", "a\nb", "?#\\"):
-            add_letter(office.hf.engine, item=item, engine="jobs:50% ü")
-            add_entry(office.hf.engine, correlation_id=item, engine="jobs:50% ü")
+            add_letter(office.hf.database, item=item, engine="jobs:50% ü")
+            add_entry(office.hf.database, correlation_id=item, engine="jobs:50% ü")
         for path in ("/api/dlq", "/api/history"):
             items = office.reader.get(path).items
             assert len(items) == 7
@@ -252,7 +252,7 @@ def at_once(office: Office, start: Callable[[], Future[Answer]]) -> list[int]:
 class TestTwoAtOnce:
     @pytest.mark.parametrize("status", ["Resolved", "Expired"])
     def test_one_settles_and_the_others_get_409(self, office: Office, status: str) -> None:
-        letter = add_letter(office.hf.engine)
+        letter = add_letter(office.hf.database)
         change, path = {**CHANGE, "status": status}, f"/api/dlq/hmac/{letter.row_key}"
         statuses = at_once(office, lambda: office.operator.start("PATCH", path, json=dict(change)))
         assert statuses == [200, 409, 409, 409, 409, 409]
@@ -270,8 +270,8 @@ class TestTwoAtOnce:
         assert office.operator("PATCH", path, json=CHANGE).status == 200
         assert office.operator("POST", f"{path}/retry").refusal[:2] == (409, "CONFLICT")
         assert office.operator("PATCH", path, json={**CHANGE, "status": "Expired"}).refusal[:2] == (409, "CONFLICT")
-        assert count(office.hf.engine, "holdfast_audit") == 1
-        assert DeadLetters(office.hf.engine).of_item(str(letter.item_id))[0].status is LetterStatus.RESOLVED
+        assert count(office.hf.database, "holdfast_audit") == 1
+        assert DeadLetters(office.hf.database).of_item(str(letter.item_id))[0].status is LetterStatus.RESOLVED
 
 
 class TestTheServersOwnTroubles:
@@ -298,13 +298,20 @@ class TestTheServersOwnTroubles:
     def test_a_database_that_does_not_answer_is_503_without_its_password(
         self, portal: BlockingPortal, caplog: pytest.LogCaptureFixture
     ) -> None:
-        office = Office(Holdfast("postgresql://app:s3cret@127.0.0.1:1/shop"), portal)
+        hf = Holdfast("postgresql://app:s3cret@127.0.0.1:1/shop")
+        hf.engine("hmac")(lambda context, message: None)
+        office = Office(hf, portal)
         for method, path, body in (
             ("GET", "/api/dlq", None),
             ("GET", "/api/history", None),
             ("POST", "/api/dlq/expire", {"olderThanDays": 1}),
             ("PATCH", "/api/dlq/hmac/key", CHANGE),
             ("POST", "/api/dlq/hmac/key/retry", None),
+            ("POST", "/api/engines/hmac/messages", {"payload": 1}),
+            ("GET", "/api/registry", None),
+            ("POST", "/api/registry/lock", {"jobId": "job-7"}),
+            ("POST", "/api/registry/unlock", {"jobId": "job-7"}),
+            ("PATCH", "/api/registry", {"jobId": "job-7", "changes": {"a": 1}}),
         ):
             answer = office.operator(method, path, json=body)
             assert answer.refusal == (503, "SERVICE_UNAVAILABLE", None)
@@ -316,7 +323,7 @@ class TestTheServersOwnTroubles:
     def test_missing_tables_are_500_and_the_log_says_what_to_do(
         self, small_office: Office, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with small_office.hf.engine.begin() as connection:
+        with small_office.hf.database.begin() as connection:
             connection.execute(text("DROP TABLE holdfast_dead_letters"))
         answer = small_office.reader.get("/api/dlq")
         assert answer.refusal == (500, "INTERNAL_ERROR", None)
@@ -325,7 +332,7 @@ class TestTheServersOwnTroubles:
 
     def test_a_missing_queue_is_500_and_not_the_letters_fault(self, small_office: Office) -> None:
         letter = buried_job(small_office)
-        with small_office.hf.engine.begin() as connection:
+        with small_office.hf.database.begin() as connection:
             connection.execute(text("DROP TABLE holdfast_jobs"))
         answer = small_office.operator("POST", f"/api/dlq/{letter.engine}/{letter.row_key}/retry")
         assert answer.refusal == (500, "INTERNAL_ERROR", None)
@@ -335,14 +342,15 @@ class TestTheServersOwnTroubles:
         self, small_hf: Holdfast, portal: BlockingPortal, caplog: pytest.LogCaptureFixture
     ) -> None:
         class Broken:
-            engine = small_hf.engine
+            dead_letters = small_hf.dead_letters
+            history = small_hf.history
 
             @property
             def putting_back(self) -> Any:
                 raise LookupError("s3cret")
 
         office = Office(Broken(), portal)  # type: ignore[arg-type] # of an application the API asks no more
-        letter = add_letter(small_hf.engine)
+        letter = add_letter(small_hf.database)
         answer = office.operator("POST", f"/api/dlq/hmac/{letter.row_key}/retry", headers={"X-Correlation-Id": "c-9"})
         assert answer.refusal == (500, "INTERNAL_ERROR", None)
         assert "s3cret" not in str(answer.body)

@@ -78,7 +78,7 @@ def through_the_adapter(settings: Mapping[str, str], monkeypatch: pytest.MonkeyP
         return Response(answer.status_code, answer.get_body().decode(), told)
 
     yield ask
-    module.hf.engine.dispose()
+    module.hf.database.dispose()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def ask(
 
 def test_the_api_answers_inside_a_function_app(hf: Holdfast, ask: Ask, annes: tuple[str, ApiToken]) -> None:
     anne = {"Authorization": f"Bearer {annes[0]}", "X-Correlation-Id": "c-9"}
-    letters = [add_letter(hf.engine, item=f"ü {number}") for number in range(2)]
+    letters = [add_letter(hf.database, item=f"ü {number}") for number in range(2)]
     first = ask("GET", "dlq?limit=1&status=Pending&code=function-key", anne)
     assert (first.status, first.headers["x-correlation-id"]) == (200, "c-9")
     token = first.body["data"]["continuationToken"]

@@ -43,13 +43,24 @@ def run(client: Client, command: str, names: dict[str, str]) -> Any:
 def test_every_curl_line_of_the_guide_works(office: Office) -> None:
     letter, other = buried_job(office), buried_job(office)
     names = {"API": "", "TOKEN": office.tokens[Role.ADMIN], "KEY": letter.row_key, "OTHER": other.row_key}
-    listed, shown, retried, resolved, expired, history = [run(office.nobody, line, names) for line in CURLS]
+    if not office.hf.engines.declared:
+        office.hf.engine("hmac")(rotate)
+    answers = [run(office.nobody, line, names) for line in CURLS]
+    listed, shown, retried, resolved, expired, history, engines, sent, *registry = answers
     assert len(listed["items"]) == 2
     assert shown["originalMessage"]
     assert retried["messageId"] == letter.item_id
     assert resolved["resolutionNotes"] == "sent by post"
     assert expired == {"expired": 0}
     assert history["items"] == []
+    assert [item["engine"] for item in engines["items"]] == ["hmac"]
+    assert (sent["queue"], sent["correlationId"]) == ("hmac-queue", "order-7")
+    assert [answer["lockState"] for answer in registry] == ["free", "held", "held", "free", "free"]
+    assert registry[-1]["fields"] == {"region": "east"}
+
+
+def rotate(context: object, message: object) -> None:
+    """Rotate nothing: messages only wait here."""
 
 
 def test_the_guide_names_every_endpoint_parameter_and_code(small_office: Office) -> None:
@@ -61,6 +72,10 @@ def test_the_guide_names_every_endpoint_parameter_and_code(small_office: Office)
     for path in ("/api/dlq", "/api/history"):
         for parameter in document["paths"][path]["get"]["parameters"]:
             assert parameter["in"] == "header" or f"`{parameter['name']}`" in listings
+    below = GUIDE.partition("## Engines\n")[2].partition("\n## Answers")[0]
+    for model in ("AskedMessage", "NewRegistry", "Locking", "Unlocking", "RegistryChange", "RegistryDetails"):
+        for field in document["components"]["schemas"][model]["properties"]:
+            assert f"`{field}`" in below, f"{model}.{field}"
     codes = dict(re.findall(r"^\| (\d{3}) \| `(\w+)`", GUIDE, re.MULTILINE))
     assert codes == {str(status): code.value for status, code in CODES.items()}
 

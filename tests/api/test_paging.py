@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from anyio.from_thread import BlockingPortal
@@ -13,8 +17,14 @@ from sqlalchemy.engine import Engine
 
 from holdfast import Holdfast
 from holdfast.core.errors import ConfigurationError
+from holdfast.records.protocol import HistoryTable, LetterTable
+from holdfast.records.routed import RoutedHistory, RoutedLetters
 from holdfast.records.schema import dead_letters_table, history_table
+from holdfast.records.tables import SqlHistoryTable, SqlLetterTable
 from tests.api.clients import Office, every_page
+from tests.components.azurite import AzuriteServer
+from tests.engines.tables import add_entry as add_table_entry
+from tests.engines.tables import migrated_engine, routed_tables
 from tests.records.samples import NOON, add_entry, add_letter, letter
 
 ROWS = 10_000
@@ -50,14 +60,14 @@ def add(engine: Engine, table: Any, rows: list[dict[str, Any]]) -> None:
 def test_ten_thousand_rows_come_exactly_once_while_rows_are_added(
     office: Office, path: str, table: Any, make: Any
 ) -> None:
-    add(office.hf.engine, table, make(range(ROWS)))
+    add(office.hf.database, table, make(range(ROWS)))
     seen: Counter[str] = Counter()
     for number, page in enumerate(every_page(office.reader, path, limit=100)):
         assert len(page) == 100 or number >= ROWS // 100
         seen.update(item["correlationId"] for item in page)
         first = ROWS + number * 6  # behind, among and before what is listed
         rows = [make(range(first + 2 * n, first + 2 * n + 2), minutes) for n, minutes in enumerate((-60, 0, 60))]
-        add(office.hf.engine, table, [row for some in rows for row in some])
+        add(office.hf.database, table, [row for some in rows for row in some])
     assert [number for number in range(ROWS) if seen[f"c-{number}"] != 1] == []
     assert max(seen.values()) == 1
 
@@ -66,8 +76,8 @@ class TestTokens:
     @pytest.fixture
     def filled(self, small_office: Office) -> Office:
         for number in range(3):
-            add_letter(small_office.hf.engine, item=f"m-{number}")
-            add_entry(small_office.hf.engine)
+            add_letter(small_office.hf.database, item=f"m-{number}")
+            add_entry(small_office.hf.database)
         return small_office
 
     def test_a_tampered_token_is_400(self, filled: Office) -> None:
@@ -103,5 +113,85 @@ class TestTokens:
 
     def test_the_longest_names_still_make_a_token_that_fits(self, small_office: Office) -> None:
         for number in range(2):
-            add_letter(small_office.hf.engine, engine="🦀" * 150, item=f"{number}" + "🦀" * 190)
+            add_letter(small_office.hf.database, engine="🦀" * 150, item=f"{number}" + "🦀" * 190)
         assert [len(page) for page in every_page(small_office.reader, "/api/dlq", limit=1)] == [1, 1]
+
+
+@dataclass(frozen=True)
+class InTwoPlaces:
+    """An application whose engines' records are elsewhere than its workloads'."""
+
+    dead_letters: LetterTable
+    history: HistoryTable
+    database: Engine
+
+    @property
+    def putting_back(self) -> Any:
+        raise NotImplementedError
+
+
+class TestTwoPlaces:
+    @pytest.fixture
+    def spread(self, small_hf: Holdfast, portal: BlockingPortal, tmp_path: Path) -> Iterator[Office]:
+        """An office whose engine's records are in one database and whose jobs' are in another."""
+        with migrated_engine(f"sqlite:///{tmp_path / 'engines.db'}") as elsewhere:
+            for number in range(5):
+                add_letter(elsewhere, item=f"m-{number}")
+                add_letter(small_hf.database, item=f"m-{number}", engine="jobs:email")
+                add_entry(elsewhere)
+                add_entry(small_hf.database, engine="jobs:email")
+            application = InTwoPlaces(
+                RoutedLetters(SqlLetterTable(elsewhere), SqlLetterTable(small_hf.database)),
+                RoutedHistory(SqlHistoryTable(elsewhere), SqlHistoryTable(small_hf.database)),
+                small_hf.database,
+            )
+            yield Office(application, portal)  # type: ignore[arg-type] # of an application the API asks no more
+
+    @pytest.mark.parametrize("path", ["/api/dlq", "/api/history"])
+    @pytest.mark.parametrize("limit", [1, 3, 5, 10])
+    def test_each_row_comes_exactly_once(self, spread: Office, path: str, limit: int) -> None:
+        pages = list(every_page(spread.reader, path, limit=limit))
+        seen = Counter((item["engine"], item["rowKey"]) for page in pages for item in page)
+        assert Counter(engine for engine, _ in seen) == {"hmac": 5, "jobs:email": 5}
+        assert max(seen.values()) == 1
+        assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+
+    @pytest.mark.parametrize("path", ["/api/dlq", "/api/history"])
+    def test_a_token_that_cannot_go_on_with_another_filter_is_400(self, spread: Office, path: str) -> None:
+        token = spread.reader.get(path, limit=2).data["continuationToken"]
+        assert len(spread.reader.get(path, engine="hmac", continuationToken=token).items) == 3
+        answer = spread.reader.get(path, engine="jobs:email", continuationToken=token)
+        assert answer.refusal == (400, "VALIDATION_ERROR", "continuationToken")
+        assert "another filter" in answer.body["error"]["message"]
+
+    @pytest.mark.parametrize("engine", ["hmac", "jobs:email"])
+    @pytest.mark.parametrize("status", ["Resolved", "Expired"])
+    def test_letters_of_both_are_settled_once(self, spread: Office, engine: str, status: str) -> None:
+        [first, *_] = spread.reader.get("/api/dlq", engine=engine).items
+        path, change = f"/api/dlq/{engine}/{first['rowKey']}", {"status": status, "resolutionNotes": "enough"}
+        settled = spread.operator("PATCH", path, json=change).data
+        assert (settled["status"], settled["resolutionNotes"], settled["resolvedBy"]) == (
+            status,
+            "enough",
+            "the-operate",
+        )
+        assert spread.operator("PATCH", path, json=change).refusal[0] == 409
+
+    def test_the_longest_names_still_make_a_token_that_fits(self, spread: Office) -> None:
+        for number in range(2):
+            add_letter(spread.hf.database, engine="jobs:" + "🦀" * 145, item=f"{number}" + "🦀" * 190)
+        assert sum(len(page) for page in every_page(spread.reader, "/api/dlq", limit=1)) == 12
+
+    @pytest.mark.parametrize("identifier", ["/" * 200, "a/b c", "x" * 200], ids=["shortened", "encoded", "long"])
+    def test_every_key_of_an_azure_table_can_be_asked_for(
+        self, small_hf: Holdfast, portal: BlockingPortal, azurite: AzuriteServer, identifier: str
+    ) -> None:
+        with routed_tables(azurite.connection_string, small_hf.database) as both:
+            both.letters.add(letter(item=identifier, correlation_id=identifier))
+            add_table_entry(both, correlation_id=identifier)
+            application = InTwoPlaces(both.letters, both.history, small_hf.database)
+            office = Office(application, portal)  # type: ignore[arg-type] # of an application the API asks no more
+            for path in ("/api/dlq", "/api/history"):
+                [listed] = office.reader.get(path).items
+                found = office.reader.get(f"{path}/hmac/{quote(listed['rowKey'], safe='')}").data
+                assert (found["rowKey"], found["correlationId"]) == (listed["rowKey"], identifier)

@@ -26,7 +26,21 @@ PATHS = [
     ("POST", "/api/dlq/expire", Role.OPERATE),
     ("GET", "/api/history", Role.READ),
     ("GET", "/api/history/hmac/key", Role.READ),
+    ("GET", "/api/engines", Role.READ),
+    ("POST", "/api/engines/hmac/messages", Role.OPERATE),
+    ("GET", "/api/registry", Role.READ),
+    ("POST", "/api/registry", Role.ADMIN),
+    ("POST", "/api/registry/lock", Role.OPERATE),
+    ("POST", "/api/registry/unlock", Role.OPERATE),
+    ("PATCH", "/api/registry", Role.OPERATE),
 ]
+BODIES: dict[str, dict[str, object]] = {
+    "expire": {"olderThanDays": 1},
+    "messages": {"payload": 1},
+    "registry": {"jobId": "job-7", "changes": {}},
+    "lock": {"jobId": "job-7"},
+    "unlock": {"jobId": "job-7"},
+}
 MAY = {
     Role.READ: {Role.READ},
     Role.PAYLOAD: {Role.READ, Role.PAYLOAD},
@@ -35,8 +49,10 @@ MAY = {
 }
 
 
-def body_for(path: str) -> dict[str, object]:
-    return dict(EXPIRY if path.endswith("/expire") else CHANGE)
+def body_for(method: str, path: str) -> dict[str, object]:
+    if (method, path) == ("POST", "/api/registry"):
+        return {}
+    return dict(BODIES.get(path.rsplit("/", 1)[-1], CHANGE))
 
 
 class TestTokens:
@@ -56,7 +72,7 @@ class TestTokens:
             f"Bearer {token}x",
         ):
             headers = {} if authorization is None else {"Authorization": authorization}
-            answer = small_office.nobody(method, path, headers=headers, json=body_for(path))
+            answer = small_office.nobody(method, path, headers=headers, json=body_for(method, path))
             assert answer.refusal == (401, "UNAUTHORIZED", None)
             assert answer.headers["www-authenticate"] == "Bearer"
 
@@ -87,7 +103,7 @@ class TestTokens:
         self, small_office: Office, held: Role, method: str, path: str, needed: Role
     ) -> None:
         client = small_office.nobody.with_token(small_office.tokens[held])
-        answer = client(method, path, json=body_for(path) if method != "GET" else None)
+        answer = client(method, path, json=body_for(method, path) if method != "GET" else None)
         if needed in MAY[held]:
             assert answer.status in (200, 404)
         else:
@@ -95,7 +111,7 @@ class TestTokens:
             assert f"'{needed}'" in answer.body["error"]["message"]
 
     def test_payloads_are_for_the_role_payload_only(self, small_office: Office) -> None:
-        engine = small_office.hf.engine
+        engine = small_office.hf.database
         letter = add_letter(engine)
         add_entry(engine, input='"in"', output='"out"')
         entry = small_office.reader.get("/api/history").items[0]["rowKey"]
@@ -111,7 +127,7 @@ class TestTokens:
         assert "originalMessage" not in settled
 
     def test_the_audit_names_the_token(self, small_office: Office) -> None:
-        letter = add_letter(small_office.hf.engine)
+        letter = add_letter(small_office.hf.database)
         small_office.admin("PATCH", f"/api/dlq/hmac/{letter.row_key}", json=CHANGE)
         assert small_office.audited() == [("the-admin", "dlq resolve", f"hmac/{letter.row_key}")]
 
@@ -173,7 +189,7 @@ class TestWithoutTokens:
             create_app(small_hf)
 
     def test_whoever_asks_from_this_machine_may_do_everything(self, local: Client, small_hf: Holdfast) -> None:
-        letter = add_letter(small_hf.engine)
+        letter = add_letter(small_hf.database)
         path = f"/api/dlq/hmac/{letter.row_key}"
         assert "originalMessage" in local.get(path).data
         assert local("PATCH", path, json=CHANGE).data["resolvedBy"] == "loopback"
@@ -217,12 +233,15 @@ class TestOtherSites:
         ],
     )
     def test_a_page_of_another_site_changes_nothing(self, small_office: Office, headers: dict[str, str]) -> None:
-        letter = add_letter(small_office.hf.engine)
+        letter = add_letter(small_office.hf.database)
         path = f"/api/dlq/hmac/{letter.row_key}"
         for method, target, body in (
             ("PATCH", path, CHANGE),
             ("POST", f"{path}/retry", None),
             ("POST", "/api/dlq/expire", EXPIRY),
+            ("POST", "/api/engines/hmac/messages", {"payload": 1}),
+            ("POST", "/api/registry", {}),
+            ("POST", "/api/registry/lock", {"jobId": "job-7"}),
         ):
             answer = small_office.admin(method, target, headers=headers, json=body)
             assert answer.refusal == (403, "FORBIDDEN", "Origin")
@@ -271,7 +290,11 @@ class TestWhatLeaves:
             assert secret not in "".join(lines)
 
     def test_a_refusal_does_not_repeat_what_was_sent(self, small_office: Office) -> None:
+        small_office.hf.registry.init()
         for answer in (
+            small_office.operator("POST", "/api/engines/hmac/messages", json={"payload": 1, "messageId": ["s3cret"]}),
+            small_office.operator("POST", "/api/registry/lock", json={"jobId": "s3cret\n"}),
+            small_office.operator("PATCH", "/api/registry", json={"jobId": "a", "changes": "s3cret"}),
             small_office.reader("GET", "/api/dlq?limit=s3cret"),
             small_office.reader("GET", "/api/dlq?fromDate=s3cret"),
             small_office.reader("GET", "/api/dlq?continuationToken=s3cret"),

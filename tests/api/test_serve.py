@@ -56,7 +56,7 @@ def address_of(served: PythonWorker) -> str:
 def test_it_serves_on_this_machine_until_it_is_told_to_stop(directory: Path, sqlite_url: str) -> None:
     hf = Holdfast(sqlite_url)
     hf.migrate()
-    letter = add_letter(hf.engine)
+    letter = add_letter(hf.database)
     with process(directory, sqlite_url, "-v") as served:
         address = address_of(served)
         assert address.startswith("http://127.0.0.1:")
@@ -76,9 +76,9 @@ def test_a_request_that_is_open_when_it_is_told_to_stop_is_answered(directory: P
     provider = EngineProvider()
     hf = Holdfast(postgres_url, engine_provider=provider)
     hf.migrate()
-    letter = add_letter(hf.engine)
+    letter = add_letter(hf.database)
     answers: list[httpx.Response] = []
-    with process(directory, postgres_url) as served, hf.engine.connect() as lock:
+    with process(directory, postgres_url) as served, hf.database.connect() as lock:
         address = address_of(served)
         lock.execute(text("LOCK TABLE holdfast_dead_letters IN ACCESS EXCLUSIVE MODE"))
         asking = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/api/dlq", timeout=60)))
@@ -96,7 +96,7 @@ def test_a_request_that_is_open_when_it_is_told_to_stop_is_answered(directory: P
 
 def is_waiting(hf: Holdfast) -> bool:
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with hf.engine.connect() as connection:
+    with hf.database.connect() as connection:
         return bool(connection.execute(text(query)).scalar_one())
 
 

@@ -20,11 +20,11 @@ from tests.records.samples import NOON, add_entry, add_letter, days_ago
 
 def buried_job(office: Office, **options: Any) -> DeadLetter:
     """A job that failed for good."""
-    queue = Queue(office.hf.engine)
+    queue = Queue(office.hf.database)
     added = queue.add(max_attempts=1, **options)
     [job] = queue.claim(1, topics=(options.get("topic", "email"),))
     queue.store.fail(ANNE, [Failure(job.claim, 5, "no route to host")])
-    return DeadLetters(office.hf.engine).of_item(f"job-{added.id}")[-1]
+    return DeadLetters(office.hf.database).of_item(f"job-{added.id}")[-1]
 
 
 def keys(client: Client, path: str, **parameters: Any) -> list[str]:
@@ -37,8 +37,8 @@ def told(moment: Any) -> str:
 
 class TestSection2TheDlqTable:
     def test_1_1_every_field_of_the_schema_is_told(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine, instance_id="inst-1")
-        resolved = DeadLetters(office.hf.engine).resolve("hmac", letter.row_key, "key restored", "eve")
+        letter = add_letter(office.hf.database, instance_id="inst-1")
+        resolved = DeadLetters(office.hf.database).resolve("hmac", letter.row_key, "key restored", "eve")
         assert resolved.resolved_at is not None
         assert office.auditor.get(f"/api/dlq/hmac/{letter.row_key}").data == {
             "engine": "hmac",
@@ -62,13 +62,13 @@ class TestSection2TheDlqTable:
 
 class TestSection3TheDlqApi:
     def test_2_1_list_and_get(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine)
+        letter = add_letter(office.hf.database)
         assert keys(office.reader, "/api/dlq") == [letter.row_key]
         assert office.reader.get(f"/api/dlq/hmac/{letter.row_key}").data["status"] == "Pending"
 
     @pytest.mark.parametrize("status", ["Resolved", "Expired"])
     def test_2_1_patch_settles_a_pending_letter_once_and_says_who(self, office: Office, status: str) -> None:
-        letter = add_letter(office.hf.engine)
+        letter = add_letter(office.hf.database)
         path, change = f"/api/dlq/hmac/{letter.row_key}", {"status": status, "resolutionNotes": "by hand"}
         settled = office.operator("PATCH", path, json=change).data
         assert (settled["status"], settled["resolutionNotes"], settled["resolvedBy"]) == (
@@ -77,7 +77,7 @@ class TestSection3TheDlqApi:
             "the-operate",
         )
         assert settled["resolvedAtUtc"] is not None
-        found = DeadLetters(office.hf.engine).get("hmac", letter.row_key)
+        found = DeadLetters(office.hf.database).get("hmac", letter.row_key)
         assert found is not None
         assert (found.status, found.resolved_by) == (LetterStatus(status), "the-operate")
         action = "dlq resolve" if status == "Resolved" else "dlq expire"
@@ -86,13 +86,13 @@ class TestSection3TheDlqApi:
             again = office.operator("PATCH", path, json={"status": second, "resolutionNotes": "me too"})
             assert again.refusal == (409, "CONFLICT", f"hmac/{letter.row_key}")
             assert f"is {status} by the-operate" in again.body["error"]["message"]
-        assert DeadLetters(office.hf.engine).get("hmac", letter.row_key) == found
+        assert DeadLetters(office.hf.database).get("hmac", letter.row_key) == found
         assert len(office.audited()) == 1
 
     def test_2_1_expire_gives_up_on_old_pending_letters(self, office: Office) -> None:
-        old = add_letter(office.hf.engine, item="old", last_failure_at=days_ago(40))
-        other = add_letter(office.hf.engine, item="other", engine="tls", last_failure_at=days_ago(40))
-        young = add_letter(office.hf.engine, item="young", last_failure_at=days_ago(1))
+        old = add_letter(office.hf.database, item="old", last_failure_at=days_ago(40))
+        other = add_letter(office.hf.database, item="other", engine="tls", last_failure_at=days_ago(40))
+        young = add_letter(office.hf.database, item="young", last_failure_at=days_ago(1))
         body = {"olderThanDays": 30, "engine": "hmac"}
         assert office.operator("POST", "/api/dlq/expire", json=body).data == {"expired": 1}
         assert keys(office.reader, "/api/dlq", status="Expired") == [old.row_key]
@@ -107,7 +107,7 @@ class TestSection3TheDlqApi:
         assert len(office.audited()) == 2
 
     def test_2_2_every_query_parameter_narrows(self, office: Office) -> None:
-        engine = office.hf.engine
+        engine = office.hf.database
         one = add_letter(engine, instance_id="inst-1")
         two = add_letter(
             engine,
@@ -128,7 +128,7 @@ class TestSection3TheDlqApi:
         assert keys(ask, "/api/dlq", error="disk%full") == []
 
     def test_2_2_from_date_is_inclusive_and_to_date_is_exclusive(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine)
+        letter = add_letter(office.hf.database)
         just_after = NOON + timedelta(microseconds=1)
         ask = office.reader
         assert keys(ask, "/api/dlq", fromDate=told(NOON)) == [letter.row_key]
@@ -138,7 +138,7 @@ class TestSection3TheDlqApi:
         assert keys(ask, "/api/dlq", fromDate=told(NOON), toDate=told(NOON)) == []
 
     def test_2_2_a_date_is_utc_unless_it_names_a_zone(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine)  # failed at 12:00:00.123456 UTC
+        letter = add_letter(office.hf.database)  # failed at 12:00:00.123456 UTC
         ask = office.reader
         assert keys(ask, "/api/dlq", fromDate="2026-03-01", toDate="2026-03-02") == [letter.row_key]
         assert keys(ask, "/api/dlq", fromDate="2026-03-01T12:00:00") == [letter.row_key]
@@ -147,7 +147,7 @@ class TestSection3TheDlqApi:
 
     def test_2_2_limit_is_50_unless_told_and_at_most_100(self, office: Office) -> None:
         for number in range(101):
-            add_letter(office.hf.engine, item=f"m-{number}")
+            add_letter(office.hf.database, item=f"m-{number}")
         assert len(office.reader.get("/api/dlq").items) == 50
         assert len(office.reader.get("/api/dlq", limit=1).items) == 1
         assert len(office.reader.get("/api/dlq", limit=100).items) == 100
@@ -155,13 +155,13 @@ class TestSection3TheDlqApi:
 
     def test_2_2_continuation_token_goes_on_behind_the_page(self, office: Office) -> None:
         for number in range(7):
-            add_letter(office.hf.engine, item=f"m-{number}")
+            add_letter(office.hf.database, item=f"m-{number}")
         pages = list(every_page(office.reader, "/api/dlq", limit=3, engine="hmac"))
         assert [len(page) for page in pages] == [3, 3, 1]
         assert len({item["rowKey"] for page in pages for item in page}) == 7
 
     def test_2_3_the_response_has_the_standards_fields_and_no_others(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine)
+        letter = add_letter(office.hf.database)
         answer = office.admin.get("/api/dlq")
         assert answer.data == {
             "items": [
@@ -186,23 +186,33 @@ class TestSection3TheDlqApi:
         path = f"/api/dlq/{letter.engine}/{letter.row_key}"
         answer = office.operator("POST", f"{path}/retry").data
         assert answer == {"engine": "jobs:email", "rowKey": letter.row_key, "messageId": letter.item_id}
-        assert [job.id for job in Queue(office.hf.engine).claim(1, topics=("email",))] == [int(str(letter.item_id)[4:])]
+        assert [job.id for job in Queue(office.hf.database).claim(1, topics=("email",))] == [
+            int(str(letter.item_id)[4:])
+        ]
         settled = office.reader.get(path).data
         assert (settled["status"], settled["resolutionNotes"]) == ("Resolved", "Retried")
         assert (settled["resolvedBy"], settled["retriedAs"]) == ("the-operate", letter.item_id)
-        [row] = audit.page(office.hf.engine).items
+        [row] = audit.page(office.hf.database).items
         assert (row.actor, row.action, row.target) == ("the-operate", "dlq retry", f"jobs:email/{letter.row_key}")
+
+    def test_2_4_the_message_of_an_engine_is_enqueued_under_a_new_id_which_is_returned(self, office: Office) -> None:
+        letter = add_letter(office.hf.database)
+        answer = office.operator("POST", f"/api/dlq/hmac/{letter.row_key}/retry").data
+        settled = office.reader.get(f"/api/dlq/hmac/{letter.row_key}").data
+        assert settled["retriedAs"] not in (None, letter.item_id)
+        assert answer == {"engine": "hmac", "rowKey": letter.row_key, "messageId": settled["retriedAs"]}
+        assert office.audited() == [("the-operate", "dlq retry", f"hmac/{letter.row_key}")]
 
     def test_2_4_a_letter_is_retried_once(self, office: Office) -> None:
         letter = buried_job(office)
         path = f"/api/dlq/{letter.engine}/{letter.row_key}/retry"
         assert office.operator("POST", path).status == 200
         assert office.operator("POST", path).refusal == (409, "CONFLICT", f"{letter.engine}/{letter.row_key}")
-        assert len(Queue(office.hf.engine).claim(9, topics=("email",))) == 1
+        assert len(Queue(office.hf.database).claim(9, topics=("email",))) == 1
         assert len(office.audited()) == 1
 
     def test_2_4_what_has_nowhere_to_go_back_to_stays_pending(self, office: Office) -> None:
-        letter = add_letter(office.hf.engine, engine="jobs:email", item="job-77")  # in no queue and no history
+        letter = add_letter(office.hf.database, engine="jobs:email", item="job-77")  # in no queue and no history
         answer = office.operator("POST", f"/api/dlq/jobs:email/{letter.row_key}/retry")
         assert answer.refusal == (409, "CONFLICT", f"jobs:email/{letter.row_key}")
         assert office.reader.get(f"/api/dlq/jobs:email/{letter.row_key}").data["status"] == "Pending"
@@ -211,7 +221,7 @@ class TestSection3TheDlqApi:
 
 def the_entry(office: Office) -> str:
     add_entry(
-        office.hf.engine,
+        office.hf.database,
         instance_id="inst-1",
         input='{"key": 1}',
         output='"ü"',
@@ -246,7 +256,7 @@ class TestSection4TheHistoryTable:
 
 class TestSection5TheHistoryApi:
     def test_4_2_every_query_parameter_narrows(self, office: Office) -> None:
-        engine = office.hf.engine
+        engine = office.hf.database
         add_entry(engine, created_at=NOON, instance_id="inst-1")
         add_entry(
             engine,
@@ -270,7 +280,7 @@ class TestSection5TheHistoryApi:
 
     def test_4_2_limit_and_continuation_token(self, office: Office) -> None:
         for _ in range(51):
-            add_entry(office.hf.engine)
+            add_entry(office.hf.database)
         assert [len(page) for page in every_page(office.reader, "/api/history")] == [50, 1]
         assert [len(page) for page in every_page(office.reader, "/api/history", limit=26)] == [26, 25]
 
@@ -319,7 +329,7 @@ class TestTheEnvelope:
         assert ask("DELETE", "/api/dlq/hmac/key").headers["allow"] == "GET, PATCH"
 
     def test_the_api_can_be_mounted_below_another_application(self, small_office: Office) -> None:
-        letter = add_letter(small_office.hf.engine)
+        letter = add_letter(small_office.hf.database)
         parent = FastAPI()
         parent.mount("/ops", small_office.api)
         reader = replace(small_office.reader, api=parent)

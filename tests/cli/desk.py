@@ -66,11 +66,12 @@ class Desk:
 
     @property
     def queue(self) -> Queue:
-        return Queue(self.hf.engine)
+        return Queue(self.hf.database)
 
-    def __call__(self, *arguments: object, typed: str | None = None) -> Answer:
+    def __call__(self, *arguments: object, typed: str | None = None, piped: bytes = b"") -> Answer:
+        pipe = io.TextIOWrapper(io.BytesIO(piped), "utf-8")
         with self._monkeypatch.context() as patch:
-            patch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(f"{typed}\n"))
+            patch.setattr(sys, "stdin", pipe if typed is None else Terminal(f"{typed}\n"))
             self._capture.readouterr()
             code = run_command([str(argument) for argument in arguments])
             printed = self._capture.readouterr()
@@ -104,7 +105,7 @@ class Desk:
         return job.id
 
     def letter(self, job_id: JobId) -> DeadLetter:
-        return DeadLetters(self.hf.engine).of_item(f"job-{job_id}")[-1]
+        return DeadLetters(self.hf.database).of_item(f"job-{job_id}")[-1]
 
     def audited(self) -> list[tuple[str, str, str]]:
-        return [(row.actor, row.action, row.target) for row in audit.page(self.hf.engine).items]
+        return [(row.actor, row.action, row.target) for row in audit.page(self.hf.database).items]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from holdfast.core.errors import Unavailable
-from holdfast.records.dead_letters import DeadLetters, LetterStatus
+from holdfast.records.dead_letters import DeadLetters, LetterFilter, LetterStatus
+from holdfast.records.protocol import LetterTable
 from holdfast.records.putting_back import PuttingBack, Retried
 from tests.cli.desk import Desk
 from tests.cli.shop import Shop
@@ -17,7 +19,7 @@ from tests.records.samples import add_letter, days_ago
 
 def test_list_filters_and_pages(desk: Desk) -> None:
     email, sms = desk.bury("no route", correlation_id="order-7"), desk.bury("Timeout", topic="sms")
-    add_letter(desk.hf.engine, instance_id="inst-1", last_failure_at=days_ago(10))
+    add_letter(desk.hf.database, instance_id="inst-1", last_failure_at=days_ago(10))
 
     def found(*options: object) -> list[str]:
         return [item["item_id"] for item in desk("dlq", "list", "--json", *options).items]
@@ -61,7 +63,7 @@ def test_retry_one(desk: Desk) -> None:
 def test_retry_one_as_json_after_its_job_is_gone(desk: Desk) -> None:
     job_id = desk.bury()
     letter = desk.letter(job_id)
-    with desk.hf.engine.begin() as connection:
+    with desk.hf.database.begin() as connection:
         connection.execute(text("DELETE FROM holdfast_jobs"))
     answer = desk("dlq", "retry", letter.engine, letter.row_key, "--json").json
     assert answer == {"engine": "jobs:email", "row_key": letter.row_key, "retried_as": f"job-{job_id}"}
@@ -72,13 +74,23 @@ def test_retry_one_whose_key_is_taken(desk: Desk) -> None:
     letter = desk.letter(desk.bury(unique_key="k"))
     desk.queue.add(unique_key="k")
     desk.refused(1, "same unique key", arguments=("dlq", "retry", letter.engine, letter.row_key))
-    assert DeadLetters(desk.hf.engine).get(letter.engine, letter.row_key) == letter
+    assert DeadLetters(desk.hf.database).get(letter.engine, letter.row_key) == letter
     assert desk.audited() == []
 
 
-def test_retry_one_of_another_engine(desk: Desk) -> None:
-    letter = add_letter(desk.hf.engine)
-    arguments = ("dlq", "retry", "hmac", letter.row_key)
+def test_retry_one_of_an_engine_tells_the_new_message(desk: Desk) -> None:
+    letter = add_letter(desk.hf.database)
+    answer = desk("dlq", "retry", "hmac", letter.row_key, "--json").json
+    settled = desk.hf.dead_letters.get("hmac", letter.row_key)
+    assert settled is not None
+    assert settled.retried_as not in (None, letter.item_id)
+    assert answer == {"engine": "hmac", "row_key": letter.row_key, "retried_as": settled.retried_as}
+    assert desk.audited() == [("eve", "dlq retry", f"hmac/{letter.row_key}")]
+
+
+def test_retry_one_of_a_kind_that_nobody_knows(desk: Desk) -> None:
+    letter = add_letter(desk.hf.database, engine="trigger:orders")
+    arguments = ("dlq", "retry", "trigger:orders", letter.row_key)
     desk.refused(2, "nothing here knows where it came from", "dlq resolve", arguments=arguments)
 
 
@@ -108,7 +120,7 @@ def test_retry_by_age(desk: Desk) -> None:
 
 
 def test_retry_by_filter_tells_what_stays(desk: Desk) -> None:
-    add_letter(desk.hf.engine, last_failure_at=days_ago(2))
+    add_letter(desk.hf.database, engine="trigger:orders", last_failure_at=days_ago(2))
     job_id = desk.bury()
     desk.refused(
         3,
@@ -137,7 +149,7 @@ def test_resolve(desk: Desk) -> None:
     named = (letter.engine, letter.row_key)
     desk.refused(2, "--notes", arguments=("dlq", "resolve", *named))
     assert "by eve" in desk("dlq", "resolve", *named, "--notes", "sent by post").out
-    settled = DeadLetters(desk.hf.engine).get(*named)
+    settled = DeadLetters(desk.hf.database).get(*named)
     assert settled is not None
     assert (settled.status, settled.resolution_notes) == (LetterStatus.RESOLVED, "sent by post")
     assert desk.audited() == [("eve", "dlq resolve", "/".join(named))]
@@ -148,8 +160,8 @@ def test_resolve(desk: Desk) -> None:
 
 
 def test_expire(desk: Desk) -> None:
-    add_letter(desk.hf.engine, last_failure_at=days_ago(31))
-    add_letter(desk.hf.engine, item="m-2", last_failure_at=days_ago(29))
+    add_letter(desk.hf.database, last_failure_at=days_ago(31))
+    add_letter(desk.hf.database, item="m-2", last_failure_at=days_ago(29))
     command = ("dlq", "expire", "--older-than", "30d", "--engine", "hmac")
     desk.refused(3, "Nothing was changed", arguments=command)
     answer = desk(*command, typed="hmac")
@@ -157,6 +169,50 @@ def test_expire(desk: Desk) -> None:
     assert answer.out.strip() == "1 dead letter expired."
     assert desk(*command, "--json").json == {"engine": "hmac", "expired": 0}
     assert desk.audited() == [("eve", "dlq expire", "hmac")]
+
+
+class Uncounted:
+    """Dead letters of a table that cannot count, such as an Azure table."""
+
+    def __init__(self, letters: LetterTable) -> None:
+        self._letters = letters
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._letters, name)
+
+    def count(self, wanted: LetterFilter) -> None:
+        """Tell nothing."""
+
+
+@pytest.fixture
+def uncounted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    letters = Uncounted(desk.hf.dead_letters)
+    monkeypatch.setattr(type(desk.hf), "dead_letters", property(lambda hf: letters))
+    return desk
+
+
+def test_expire_where_the_table_cannot_count_asks_without_a_number(uncounted: Desk) -> None:
+    add_letter(uncounted.hf.database, last_failure_at=days_ago(31))
+    command = ("dlq", "expire", "--older-than", "30d")
+    uncounted.refused(3, "Nothing was changed", "--yes", arguments=command)
+    uncounted.refused(3, "not the word", arguments=command, typed="1")
+    assert uncounted.audited() == []
+    answer = uncounted(*command, typed="all")
+    assert "All Pending dead letters that fit would expire." in answer.err
+    assert "None" not in answer.err + answer.out
+    assert answer.out.strip() == "1 dead letter expired."
+    assert uncounted(*command, "--engine", "hmac", typed="hmac").out.strip() == "0 dead letters expired."
+
+
+def test_retry_where_the_table_cannot_count_asks_without_a_number(uncounted: Desk) -> None:
+    job_id = uncounted.bury()
+    command = ("dlq", "retry", "--error", "boom")
+    uncounted.refused(3, "not the word", arguments=command, typed="0")
+    assert uncounted.queue.status(job_id) == "dead"
+    answer = uncounted(*command, typed="all")
+    assert "All Pending dead letters that fit would be put back." in answer.err
+    assert answer.out.strip() == "1 dead letter put back."
+    assert uncounted.queue.status(job_id) == "ready"
 
 
 @pytest.mark.parametrize("command", [("show",), ("retry",), ("resolve", "--notes", "x")], ids=" ".join)

@@ -43,7 +43,7 @@ def test_show_gives_back_what_list_leaves_out(desk: Desk) -> None:
 
 
 def test_an_entry_nobody_knows(desk: Desk) -> None:
-    add_entry(desk.hf.engine)
+    add_entry(desk.hf.database)
     [item] = desk("history", "list", "--json").items
     desk.refused(2, "no history entry", "engine 'tls'", arguments=("history", "show", "tls", item["row_key"]))
     desk.refused(2, "'c-1' is not a row key", arguments=("history", "show", "hmac", "c-1"))

@@ -86,7 +86,7 @@ def test_show_a_dead_job_with_every_attempt_and_letter(desk: Desk) -> None:
 
 def test_show_a_job_only_its_letter_remembers(desk: Desk) -> None:
     job_id = desk.bury()
-    with desk.hf.engine.begin() as connection:
+    with desk.hf.database.begin() as connection:
         connection.execute(text("DELETE FROM holdfast_jobs"))
         connection.execute(text("DELETE FROM holdfast_history"))
     assert "dead letter, Pending" in desk("jobs", "show", job_id).out
@@ -216,7 +216,7 @@ def test_wrong_usage(desk: Desk, arguments: tuple[object, ...], parts: tuple[str
 )
 def test_missing_tables(bare_desk: Desk, arguments: tuple[object, ...]) -> None:
     bare_desk.refused(2, "There is no SQLite file", "holdfast migrate", arguments=arguments)
-    with bare_desk.hf.engine.begin() as connection:
+    with bare_desk.hf.database.begin() as connection:
         connection.execute(text("CREATE TABLE something (id INTEGER)"))
     bare_desk.refused(2, "missing or out of date", "Run 'holdfast migrate' first", arguments=arguments)
 

@@ -15,7 +15,7 @@ from tests.outbox.shops import EFFECTS, write_effects
 def shop(desk: Desk) -> Desk:
     """A desk whose application has a processor that has handled two messages, and one that waits."""
     desk.hf.migrate()
-    with desk.hf.engine.begin() as connection:
+    with desk.hf.database.begin() as connection:
         connection.execute(text(EFFECTS))
     desk.hf.processor("totals")(write_effects)
     append(desk, 1, 2)
@@ -25,13 +25,13 @@ def shop(desk: Desk) -> Desk:
 
 
 def append(desk: Desk, *amounts: int) -> None:
-    with desk.hf.engine.begin() as connection:
+    with desk.hf.database.begin() as connection:
         for amount in amounts:
             desk.hf.outbox.append(connection, "Paid", {"amount": amount})
 
 
 def effects(desk: Desk) -> list[int]:
-    with desk.hf.engine.connect() as connection:
+    with desk.hf.database.connect() as connection:
         return sorted(connection.execute(text("SELECT amount FROM effects")).scalars())
 
 
@@ -88,7 +88,7 @@ def test_a_version_is_promoted_once_it_has_caught_up(shop: Desk) -> None:
 
 
 def test_a_rebuild_empties_and_replays(shop: Desk) -> None:
-    with shop.hf.engine.begin() as connection:
+    with shop.hf.database.begin() as connection:
         connection.execute(text("INSERT INTO effects VALUES ('wrong', 99)"))
     answer = shop("processor", "rebuild", "totals", "--truncate", "effects", "--yes", "--json")
     assert answer.json == {"processor_id": "totals", "replayed": 3}

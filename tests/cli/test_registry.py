@@ -143,7 +143,7 @@ def test_a_lock_of_somebody_else_is_freed_only_when_its_job_is_typed(locked: Des
     with pytest.raises(RegistryLocked):
         locked.hf.registry.change("job-7", {"late": True})
     assert view(locked).state == {"components": {"api": "1.2"}}
-    [row] = audit.page(locked.hf.engine).items
+    [row] = audit.page(locked.hf.database).items
     assert (row.actor, row.action, row.target) == ("eve", "registry unlock", NAME)
     assert row.details is not None
     assert (row.details["job_id"], row.details["fencing_token"]) == ("job-7", 2)

@@ -28,7 +28,7 @@ def test_look_reset_and_undo(shop: Shop, server: str, request: pytest.FixtureReq
     there = {"HOLDFAST_URL": url}
     hf = shop.holdfast(url)
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         for statement in CREATE[server]:
             connection.execute(text(statement))
         for number in (1, 2, 3):

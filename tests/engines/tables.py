@@ -21,10 +21,12 @@ from holdfast.core.errors import Conflict
 from holdfast.core.migrations import migrate
 from holdfast.engines.tables.azure import AzureTables
 from holdfast.engines.tables.config import EngineTables
+from holdfast.records.audited import AuditedLetters
 from holdfast.records.dead_letters import DeadLetter
 from holdfast.records.history import HistoryEntry, HistoryStatus
 from holdfast.records.paging import Page
 from holdfast.records.protocol import HistoryTable, LetterTable
+from holdfast.records.routed import RoutedHistory, RoutedLetters
 from holdfast.records.schema import MIGRATIONS, metadata
 from holdfast.records.tables import SqlHistoryTable, SqlLetterTable
 from tests.records.samples import letter
@@ -130,10 +132,27 @@ def at_once(calls: Sequence[Callable[[], Item]]) -> list[Item | Conflict]:
 
 def check_race_to_resolve(tables: Tables, new: DeadLetter) -> None:
     """Let two people resolve a letter at once: one wins, the other is told, and the letter is the winner's."""
-    people = ("anne", "bert")
-    outcomes = at_once(
-        [partial(tables.letters.resolve, new.engine, new.row_key, f"by {name}", name) for name in people]
+    check_race(
+        tables,
+        new,
+        [partial(tables.letters.resolve, new.engine, new.row_key, f"by {name}", name) for name in ("anne", "bert")],
     )
+
+
+def check_race(tables: Tables, new: DeadLetter, calls: Sequence[Callable[[], DeadLetter]]) -> None:
+    """Let two people settle a letter at once: one wins, the other is told, and the letter is the winner's."""
+    outcomes = at_once(calls)
     won = [outcome for outcome in outcomes if isinstance(outcome, DeadLetter)]
     assert len(won) == 1, f"{len(won)} of two won"
     assert tables.letters.get(new.engine, new.row_key) == won[0]
+
+
+@contextlib.contextmanager
+def routed_tables(connection_string: str, engine: Engine) -> Iterator[Tables]:
+    """Yield new tables of engines in a storage account, and those of the workloads in a database, emptied."""
+    workloads = sql_tables(engine)
+    with azure_tables(connection_string) as opened:
+        yield Tables(
+            RoutedLetters(AuditedLetters(opened.letters, engine), workloads.letters),
+            RoutedHistory(opened.history, workloads.history),
+        )

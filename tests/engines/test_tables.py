@@ -27,14 +27,16 @@ from tests.engines.tables import (
     add_letter,
     at_once,
     azure_tables,
+    check_race,
     check_race_to_resolve,
     everything,
     migrated_engine,
+    routed_tables,
     sql_tables,
 )
 from tests.records.samples import AMSTERDAM_NOON, NOON, days_ago, letter
 
-PLACES = ("sqlite", "postgres", "mariadb", "azure")
+PLACES = ("sqlite", "postgres", "mariadb", "azure", "azure and sqlite")
 HOSTILE = (
     r"a/b\c#d?e%f",
     "a/b",
@@ -84,10 +86,14 @@ def mariadb_engine(mariadb_server: MariadbServer) -> Iterator[Engine]:
 
 @pytest.fixture(params=PLACES)
 def tables(request: pytest.FixtureRequest) -> Iterator[Tables]:
-    if request.param != "azure":
+    if "azure" not in request.param:
         yield sql_tables(request.getfixturevalue(f"{request.param}_engine"))
         return
     server: AzuriteServer = request.getfixturevalue("azurite")
+    if request.param == "azure and sqlite":
+        with routed_tables(server.connection_string, request.getfixturevalue("sqlite_engine")) as both:
+            yield both
+        return
     with azure_tables(server.connection_string) as opened:
         yield Tables(opened.letters, opened.history)
 
@@ -377,6 +383,92 @@ class TestResolving:
         for key in ("m-9", "m/9", "m\x009"):
             with pytest.raises(NotFoundError, match=f"no dead letter '{key}' of engine 'hmac'"):
                 tables.letters.resolve("hmac", key, "?", "eve")
+
+
+class TestGivingUpOnOne:
+    def test_who_when_and_what_are_kept(self, tables: Tables) -> None:
+        new = add_letter(tables)
+        other = add_letter(tables, item="m-2")
+        expired = tables.letters.expire_one("hmac", new.row_key, "too\x00 late" + "ü" * 40_000, "eve")
+        assert expired.resolved_at is not None
+        assert abs(expired.resolved_at - days_ago(0)) < timedelta(minutes=5)
+        assert expired == replace(
+            new,
+            status=LetterStatus.EXPIRED,
+            resolution_notes="too\ufffd late" + "ü" * 40_000,
+            resolved_by="eve",
+            resolved_at=expired.resolved_at,
+        )
+        assert tables.letters.get("hmac", new.row_key) == expired
+        assert tables.letters.get("hmac", other.row_key) == other
+
+    def test_what_is_settled_stays_as_it_is(self, tables: Tables) -> None:
+        resolved, expired = add_letter(tables), add_letter(tables, item="m-2")
+        tables.letters.resolve("hmac", resolved.row_key, "key restored", "eve")
+        tables.letters.expire_one("hmac", expired.row_key, "too late", "eve")
+        for settled, told in (
+            (resolved, r"Resolved by eve \(key restored\)"),
+            (expired, r"Expired by eve \(too late\)"),
+        ):
+            before = tables.letters.get("hmac", settled.row_key)
+            with pytest.raises(Conflict, match=f"is {told}.*; nothing was changed"):
+                tables.letters.expire_one("hmac", settled.row_key, "me too", "bob")
+            assert tables.letters.get("hmac", settled.row_key) == before
+        with pytest.raises(Conflict, match="Expired by eve"):
+            tables.letters.resolve("hmac", expired.row_key, "me too", "bob")
+
+    def test_of_two_at_once_one_wins_and_the_other_is_told(self, tables: Tables) -> None:
+        for number in range(5):
+            new = add_letter(tables, item=f"m-{number}")
+            people = ("anne", "bert")
+            check_race(
+                tables,
+                new,
+                [partial(tables.letters.expire_one, "hmac", new.row_key, f"by {name}", name) for name in people],
+            )
+
+    def test_giving_up_and_resolving_at_once_one_wins(self, tables: Tables) -> None:
+        for number in range(5):
+            new = add_letter(tables, item=f"m-{number}")
+            check_race(
+                tables,
+                new,
+                [
+                    partial(tables.letters.expire_one, "hmac", new.row_key, "too late", "anne"),
+                    partial(tables.letters.resolve, "hmac", new.row_key, "done", "bert"),
+                ],
+            )
+
+    def test_giving_up_and_retrying_at_once_one_wins(self, tables: Tables) -> None:
+        for number in range(5):
+            new = add_letter(tables, item=f"m-{number}")
+            check_race(
+                tables,
+                new,
+                [
+                    partial(tables.letters.begin_retry, "hmac", new.row_key, "anne", "n-1"),
+                    partial(tables.letters.expire_one, "hmac", new.row_key, "too late", "bert"),
+                ],
+            )
+
+    def test_a_letter_that_is_being_retried_is_not_given_up_on(self, tables: Tables) -> None:
+        new = add_letter(tables)
+        begun = tables.letters.begin_retry("hmac", new.row_key, "eve", "m-2")
+        with pytest.raises(Conflict, match="is being retried by eve as 'm-2'; nothing was changed"):
+            tables.letters.expire_one("hmac", new.row_key, "too late", "bob")
+        assert tables.letters.get("hmac", new.row_key) == begun
+
+    def test_what_was_given_up_on_is_forgotten_after_its_time(self, tables: Tables) -> None:
+        old, young = add_letter(tables, last_failure_at=days_ago(91)), add_letter(tables, last_failure_at=days_ago(89))
+        for one in (old, young):
+            tables.letters.expire_one("hmac", one.row_key, "too late", "eve")
+        assert tables.letters.prune() == 1
+        assert [left.row_key for left in tables.letters.page().items] == [young.row_key]
+
+    def test_an_unknown_letter_is_told(self, tables: Tables) -> None:
+        for key in ("m-9", "m/9", "m\x009"):
+            with pytest.raises(NotFoundError, match=f"no dead letter '{key}' of engine 'hmac'"):
+                tables.letters.expire_one("hmac", key, "?", "eve")
 
 
 class TestRetrying:

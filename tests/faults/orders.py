@@ -45,8 +45,8 @@ class OrderBook:
     def __init__(self, url: str) -> None:
         self.hf = Holdfast(url, app_name="faults")
         self.hf.migrate()
-        with self.hf.engine.begin() as connection:
-            for statement in _TABLES[self.hf.engine.dialect.name]:
+        with self.hf.database.begin() as connection:
+            for statement in _TABLES[self.hf.database.dialect.name]:
                 connection.execute(text(statement))
             connection.execute(text("CREATE INDEX orders_updated ON orders (updated_at, id)"))
         self.accepted: set[int] = set()
@@ -58,7 +58,7 @@ class OrderBook:
         ids = range(self._next, self._next + count)
         self._next += count
         try:
-            with self.hf.engine.begin() as connection:
+            with self.hf.database.begin() as connection:
                 connection.execute(text("INSERT INTO orders (id) VALUES (:id)"), [{"id": each} for each in ids])
         except DBAPIError:
             self._unsure.update(ids)
@@ -72,13 +72,13 @@ class OrderBook:
 
     def settle(self) -> None:
         """Learn which orders of unanswered commits are there after all."""
-        with self.hf.engine.connect() as connection:
+        with self.hf.database.connect() as connection:
             present = set(connection.execute(text("SELECT id FROM orders")).scalars())
         self.accepted |= self._unsure & present
 
     def account(self, trigger_name: str) -> Account:
         """Compare the accepted orders with a trigger's effects."""
-        with self.hf.engine.connect() as connection:
+        with self.hf.database.connect() as connection:
             found = connection.execute(
                 text("SELECT order_id FROM effects WHERE trigger_name = :name"), {"name": trigger_name}
             ).scalars()

@@ -38,7 +38,7 @@ def declare(hf: Holdfast, name: str, *, lease_seconds: float, batch_size: int) -
         if name.startswith("tx-"):
             context.transaction.execute(EFFECT, rows)
         else:
-            with hf.engine.begin() as connection:
+            with hf.database.begin() as connection:
                 connection.execute(EFFECT, rows)
         say(f"handled {name} {len(rows)} token {context.fencing_token}")
         pause_if_asked(name, context)

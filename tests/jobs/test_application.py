@@ -50,7 +50,14 @@ def test_a_job_is_declared_enqueued_run_and_its_result_read(hf: Holdfast) -> Non
     def refuse() -> None:
         raise Discard("never")
 
-    assert hf.migrate() == ["0001 state documents", "0002 records", "0003 jobs", "0004 outbox", "0005 engine records"]
+    assert hf.migrate() == [
+        "0001 state documents",
+        "0002 records",
+        "0003 jobs",
+        "0004 outbox",
+        "0005 engine records",
+        "0006 listings",
+    ]
     added, refused = add.enqueue(a=2, b=3), refuse.enqueue()
     assert hf.jobs.result(added.id) is None
     with running(hf):
@@ -65,7 +72,7 @@ def test_a_job_is_declared_enqueued_run_and_its_result_read(hf: Holdfast) -> Non
 
 def test_triggers_and_jobs_run_in_one_process(hf: Holdfast) -> None:
     seen: list[str] = []
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text("CREATE TABLE items (id INTEGER PRIMARY KEY, v INTEGER)"))
 
     @hf.trigger("items", cursor="id", key="id", horizon="none", poll_seconds=0.05)
@@ -78,7 +85,7 @@ def test_triggers_and_jobs_run_in_one_process(hf: Holdfast) -> None:
         seen.append("job")
 
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text("INSERT INTO items VALUES (1, 1)"))
     with running(hf):
         wait_until(lambda: sorted(seen) == ["job", "trigger"], "both")
@@ -166,7 +173,7 @@ def test_missing_tables_are_told_before_anything_runs(hf: Holdfast) -> None:
 def test_tables_of_a_newer_version_are_refused(hf: Holdfast) -> None:
     hf.job(topic="mail", name="a")(lambda: None)
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text("INSERT INTO holdfast_migrations (number, name) VALUES (99, 'from the future')"))
     with pytest.raises(ConfigurationError, match=r"newer Holdfast \(0099 from the future\)\. Upgrade this one"):
         hf.run(handle_signals=False)
@@ -176,7 +183,7 @@ def test_jobs_need_no_state_documents_in_the_database(sqlite_url: str) -> None:
     hf = Holdfast(sqlite_url, state=MemoryDocumentStore())
     assert hf.migrate() == []
     job = hf.job(topic="mail", name="a")(lambda: None)
-    assert hf.migrate() == ["0002 records", "0003 jobs", "0005 engine records"]
+    assert hf.migrate() == ["0002 records", "0003 jobs", "0005 engine records", "0006 listings"]
     added = job.enqueue()
     with running(hf):
         wait_until(lambda: hf.jobs.result(added.id), "the job")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from holdfast import Holdfast
 from holdfast.core.engine import writing
 from holdfast.core.errors import ConfigurationError, PayloadError
 from holdfast.jobs.correlation import current_correlation_id
@@ -361,3 +362,9 @@ class TestLimits:
 
 def test_a_bound_job_knows_its_definition() -> None:
     assert TestManners.job.options() == BoundJob(TestManners.job)
+
+
+def test_a_topic_of_engines_is_refused() -> None:
+    hf = Holdfast("sqlite:///never-opened.db")
+    with pytest.raises(ConfigurationError, match="messages of engines"):
+        hf.job(topic="engine.hmac-queue")(lambda: None)

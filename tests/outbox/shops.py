@@ -36,7 +36,7 @@ class Shop:
 
     def append(self, *amounts: int, kind: str = "Paid", key: str | None = None) -> list[str]:
         """Append one message for each amount in one transaction; return their ids."""
-        with self.app.engine.begin() as connection:
+        with self.app.database.begin() as connection:
             return [
                 self.app.outbox.append(connection, kind, {"amount": amount}, key=key).message_id for amount in amounts
             ]
@@ -46,23 +46,23 @@ class Shop:
             self.append(amount)
 
     def append_many(self, count: int) -> None:
-        with self.app.engine.begin() as connection:
+        with self.app.database.begin() as connection:
             messages = [NewMessage(type="Paid", data={"amount": number}) for number in range(count)]
             self.app.outbox.append_many(connection, messages)
 
     def number(self) -> None:
         """Let what is committed be read: on MariaDB the sequencer has to number it first."""
-        if self.app.engine.dialect.name in ("mysql", "mariadb"):
+        if self.app.database.dialect.name in ("mysql", "mariadb"):
             self.app.processors._number_everything()
 
     def execute(self, sql: str, **values: object) -> list[dict[str, Any]]:
-        with self.app.engine.begin() as connection:
+        with self.app.database.begin() as connection:
             answer = connection.execute(text(sql), values)
             return [dict(row) for row in answer.mappings()] if answer.returns_rows else []
 
     def effects(self) -> list[int]:
         """Return the amounts of all effects, in the order they were written."""
-        order = "ctid" if self.app.engine.dialect.name == "postgresql" else "1"
+        order = "ctid" if self.app.database.dialect.name == "postgresql" else "1"
         rows = self.execute(f"SELECT amount FROM effects ORDER BY {order}")
         return [row["amount"] for row in rows]
 

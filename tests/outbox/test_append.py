@@ -23,7 +23,7 @@ def stored(shop: Shop) -> list[str]:
 
 def test_a_message_commits_with_the_callers_data(shop: Shop) -> None:
     """[OUTBOX-1]."""
-    with shop.app.engine.begin() as connection:
+    with shop.app.database.begin() as connection:
         connection.execute(text("INSERT INTO effects VALUES ('order', 1)"))
         appended = shop.app.outbox.append(connection, "OrderPlaced", {"order": 1}, message_id="m-1")
     assert (appended.message_id, appended.is_new) == ("m-1", True)
@@ -32,7 +32,7 @@ def test_a_message_commits_with_the_callers_data(shop: Shop) -> None:
 
 def test_a_message_is_rolled_back_with_the_callers_data(shop: Shop) -> None:
     """[OUTBOX-1]."""
-    with shop.app.engine.connect() as connection:
+    with shop.app.database.connect() as connection:
         transaction = connection.begin()
         connection.execute(text("INSERT INTO effects VALUES ('order', 1)"))
         shop.app.outbox.append(connection, "OrderPlaced", {"order": 1})
@@ -41,7 +41,7 @@ def test_a_message_is_rolled_back_with_the_callers_data(shop: Shop) -> None:
 
 
 def test_a_session_of_the_orm_is_taken(shop: Shop) -> None:
-    with Session(shop.app.engine) as session:
+    with Session(shop.app.database) as session:
         shop.app.outbox.append(session, "OrderPlaced", {}, message_id="kept")
         session.commit()
         shop.app.outbox.append(session, "OrderPlaced", {}, message_id="gone")
@@ -83,9 +83,9 @@ def test_a_sqlite3_connection_is_taken(sqlite_shop: Shop) -> None:
 
 def test_an_append_outside_a_transaction_is_refused(shop: Shop) -> None:
     refused = pytest.raises(MessageError, match=r"outside a transaction.*engine\.begin\(\)")
-    with shop.app.engine.connect() as connection, refused:
+    with shop.app.database.connect() as connection, refused:
         shop.app.outbox.append(connection, "OrderPlaced", {})
-    with shop.app.engine.connect() as connection:
+    with shop.app.database.connect() as connection:
         if connection.dialect.name != "sqlite":
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             with connection.begin(), pytest.raises(MessageError, match="outside a transaction"):
@@ -108,9 +108,9 @@ def test_a_users_own_sqlite_engine_in_autocommit_is_refused(sqlite_shop: Shop) -
 
 def test_a_message_id_that_is_there_already_is_reported_and_changes_nothing(shop: Shop) -> None:
     """[OUTBOX-1]."""
-    with shop.app.engine.begin() as connection:
+    with shop.app.database.begin() as connection:
         shop.app.outbox.append(connection, "OrderPlaced", {"n": 1}, message_id="same")
-    with shop.app.engine.begin() as connection:
+    with shop.app.database.begin() as connection:
         again = shop.app.outbox.append(connection, "OrderPlaced", {"n": 2}, message_id="same")
         messages = [NewMessage(type="Paid", data=0, message_id=name) for name in ("same", "new", "new")]
         many = shop.app.outbox.append_many(connection, messages)
@@ -148,7 +148,7 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_appended(
     shop: Shop, arguments: dict[str, Any], told: str
 ) -> None:
     given: dict[str, Any] = {"type": "OrderPlaced", "data": {}, **arguments}
-    with shop.app.engine.begin() as connection:
+    with shop.app.database.begin() as connection:
         with pytest.raises(MessageError, match=told):
             shop.app.outbox.append(connection, **given)
         with pytest.raises(MessageError, match=told):
@@ -158,12 +158,12 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_appended(
 
 def test_what_is_no_connection_is_refused(shop: Shop) -> None:
     with pytest.raises(ConfigurationError, match=r"of type Engine.*SQLAlchemy Connection or"):
-        shop.app.outbox.append(shop.app.engine, "OrderPlaced", {})
+        shop.app.outbox.append(shop.app.database, "OrderPlaced", {})
 
 
 def test_everything_about_a_message_comes_back_as_it_went_in(shop: Shop) -> None:
     data = {"text": 'Grüße 🚀 \\ " \n', "list": [1, 2.5, None, True, 10**20], "backslash": "\\u0000"}
-    with shop.app.engine.begin() as connection:
+    with shop.app.database.begin() as connection:
         shop.app.outbox.append(
             connection,
             "OrderPlaced",
@@ -176,7 +176,7 @@ def test_everything_about_a_message_comes_back_as_it_went_in(shop: Shop) -> None
         )
         shop.app.outbox.append(connection, "Bare", None, message_id="m-2")
     shop.number()
-    reader = OutboxReader(shop.app.engine, Selection())
+    reader = OutboxReader(shop.app.database, Selection())
     first, second = reader.read(None, 10).messages
     assert (first.message_id, first.type, first.data, first.key) == ("m-1", "OrderPlaced", data, "customer-7")
     assert (first.correlation_id, first.causation_id) == ("order-7", "request-3")

@@ -90,7 +90,7 @@ def test_a_letter_of_a_retired_version_stays_where_it_is(shop: Shop) -> None:
     shop.app.processor("totals", version=2)(write_effects)
     shop.run("totals", 2)
     shop.app.processors.by_hand.promote("totals", 2, actor="anne")
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     with pytest.raises(ConfigurationError, match="read the message of the dead letter"):
         shop.app.putting_back.retry(letter, "anne")
     assert shop.effects() == [1]
@@ -105,10 +105,10 @@ def test_a_letter_of_a_forgotten_processor_stays_where_it_is(shop: Shop) -> None
 
     shop.run()
     shop.app.processors.by_hand.forget("totals", actor="anne")
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     with pytest.raises(ConfigurationError, match="retired or not registered any more"):
         shop.app.putting_back.retry(letter, "anne")
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     assert str(letter.status) == "Pending"
 
 
@@ -126,7 +126,7 @@ def test_the_answer_to_a_message_that_was_put_back_counts(shop: Shop, answer: ob
         return given
 
     shop.run()
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     shop.app.putting_back.retry(letter, "anne")
     answers.append(answer)
     if isinstance(answer, Stop):
@@ -150,7 +150,7 @@ def test_a_message_that_was_put_back_has_the_same_idle_limit(postgres_shop: Shop
             raise ValueError("first")
 
     postgres_shop.run()
-    [letter] = DeadLetters(postgres_shop.app.engine).page().items
+    [letter] = DeadLetters(postgres_shop.app.database).page().items
     postgres_shop.app.putting_back.retry(letter, "anne")
     postgres_shop.run()
     assert limits == ["7s", "7s"]
@@ -202,7 +202,7 @@ def test_asyncio_connections_are_told_what_to_do(sqlite_shop: Shop) -> None:
 
 @pytest.mark.component("postgres18")
 def test_a_driver_that_cannot_be_used_is_told(postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    with postgres_shop.app.engine.begin() as connection:
+    with postgres_shop.app.database.begin() as connection:
         monkeypatch.setattr(connection.dialect, "paramstyle", "numeric_dollar")
         with pytest.raises(ConfigurationError, match="cannot use the driver psycopg"):
             postgres_shop.app.outbox.append(connection, "Paid", {})

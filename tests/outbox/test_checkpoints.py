@@ -16,8 +16,8 @@ class Stored:
     """A checkpoint store, each change in a transaction of its own."""
 
     def __init__(self, shop: Shop) -> None:
-        self.store = CheckpointStore(shop.app.engine)
-        self.engine = shop.app.engine
+        self.store = CheckpointStore(shop.app.database)
+        self.engine = shop.app.database
 
     def __call__(
         self,

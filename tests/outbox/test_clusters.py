@@ -57,7 +57,7 @@ def move_to_another_cluster(shop: Shop, by: int) -> None:
 
 
 def adopted(shop: Shop) -> tuple[int, int]:
-    found = adopt(shop.app.engine, shop.app.processors.checkpoints, actor="anne")
+    found = adopt(shop.app.database, shop.app.processors.checkpoints, actor="anne")
     return found.messages, found.places
 
 
@@ -121,7 +121,7 @@ def test_what_was_taken_over_once_can_be_again(shop: Shop) -> None:
 
 
 def test_the_order_of_transactions_is_kept(shop: Shop) -> None:
-    with shop.app.engine.connect() as first, shop.app.engine.connect() as second:
+    with shop.app.database.connect() as first, shop.app.database.connect() as second:
         one, other = first.begin(), second.begin()
         shop.app.outbox.append(first, "Paid", {"amount": 1})
         shop.app.outbox.append(second, "Paid", {"amount": 3})
@@ -138,7 +138,7 @@ def test_the_order_of_transactions_is_kept(shop: Shop) -> None:
 
 def test_only_postgresql_needs_it(sqlite_shop: Shop) -> None:
     with pytest.raises(ConfigurationError, match="works as it is"):
-        adopt(sqlite_shop.app.engine, sqlite_shop.app.processors.checkpoints, actor="anne")
+        adopt(sqlite_shop.app.database, sqlite_shop.app.processors.checkpoints, actor="anne")
 
 
 def test_a_recovered_server_goes_on_when_the_checkpoint_fits_and_refuses_when_not() -> None:

@@ -30,7 +30,7 @@ class Broken:
         self.seen += [message.data["amount"] for message in messages]
 
     def letters(self) -> list[DeadLetter]:
-        return list(DeadLetters(self.shop.app.engine).page(LetterFilter(engine="processor:totals")).items)
+        return list(DeadLetters(self.shop.app.database).page(LetterFilter(engine="processor:totals")).items)
 
 
 @pytest.fixture

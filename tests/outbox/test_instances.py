@@ -173,7 +173,7 @@ def test_a_takeover_does_not_wait_for_ever_for_the_row(request: pytest.FixtureRe
     shop.app.processor("totals")(write_effects)
     shop.app.processors.register()
     place = shop.place()
-    with shop.app.engine.connect() as former, former.begin():
+    with shop.app.database.connect() as former, former.begin():
         former.execute(
             text("UPDATE holdfast_processor_checkpoints SET reason = 'frozen' WHERE processor_id = 'totals'")
         )

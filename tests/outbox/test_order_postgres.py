@@ -31,7 +31,7 @@ class Writer:
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
-        self.connection: Connection = shop.app.engine.connect()
+        self.connection: Connection = shop.app.database.connect()
         self._transaction = self.connection.begin()
 
     def append(self, *names: str) -> Writer:
@@ -63,7 +63,7 @@ def writing(shop: Shop) -> Iterator[Writer]:
 
 def delivered(shop: Shop, **options: int) -> list[str]:
     """Return what can be read now, in order."""
-    batch = OutboxReader(shop.app.engine, Selection()).read(None, 1000)
+    batch = OutboxReader(shop.app.database, Selection()).read(None, 1000)
     return [message.data for message in batch.messages]
 
 
@@ -164,7 +164,7 @@ def test_gaps_that_a_rollback_leaves_are_harmless(shop: Shop) -> None:
                 writer.rollback()
             else:
                 writer.commit()
-    with shop.app.engine.begin() as connection:
+    with shop.app.database.begin() as connection:
         shop.app.outbox.append(connection, "Happened", "kept", message_id="kept")
         savepoint = connection.begin_nested()
         shop.app.outbox.append(connection, "Happened", "undone", message_id="undone")
@@ -187,14 +187,14 @@ def test_a_whole_transaction_is_delivered_once_and_contiguously(shop: Shop) -> N
 def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """[OUTBOX-5]."""
     clock = SteppedClock()
-    upkeep = Upkeep(shop.app.engine, shop.app.processors.checkpoints, clock)
+    upkeep = Upkeep(shop.app.database, shop.app.processors.checkpoints, clock)
     with writing(shop) as old, writing(shop) as newer:
         old.take_transaction_id()
         pid = old.connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-        assert held_back_by(shop.app.engine) is None
+        assert held_back_by(shop.app.database) is None
         newer.append("waits")
         newer.commit()
-        found = held_back_by(shop.app.engine)
+        found = held_back_by(shop.app.database)
         assert found is not None
         assert f"pid {pid}" in str(found)
         assert "open for 0 s" in str(found)
@@ -206,23 +206,23 @@ def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytes
             upkeep.tick()
         assert [f"pid {pid}" in record.getMessage() for record in caplog.records] == [True]
         old.rollback()
-    assert held_back_by(shop.app.engine) is None
+    assert held_back_by(shop.app.database) is None
     assert delivered(shop) == ["waits"]
 
 
 def test_a_prepared_transaction_is_named(shop: Shop) -> None:
     """[OUTBOX-5]."""
-    with shop.app.engine.connect() as connection:
+    with shop.app.database.connect() as connection:
         connection.execute(text("SELECT pg_current_xact_id()"))
         connection.execute(text("PREPARE TRANSACTION 'left over'"))
         connection.commit()
     with writing(shop) as newer:
         newer.append("waits")
         newer.commit()
-    found = held_back_by(shop.app.engine)
+    found = held_back_by(shop.app.database)
     assert found is not None
     assert "prepared transaction 'left over'" in str(found)
-    with shop.app.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with shop.app.database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("ROLLBACK PREPARED 'left over'"))
     assert delivered(shop) == ["waits"]
 

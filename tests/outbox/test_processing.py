@@ -98,7 +98,7 @@ def test_only_what_fails_alone_becomes_a_dead_letter(shop: Shop) -> None:
 
     shop.run()
     assert sorted(shop.effects()) == [1, 2, 4]
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     assert (letter.engine, letter.error_message) == ("processor:totals", "ValueError: three is too many")
     assert '"amount": 3' in letter.original_message
 

@@ -22,7 +22,7 @@ def shop(mariadb_shop: Shop) -> Shop:
 
 
 def delivered(shop: Shop) -> list[str]:
-    return [message.data for message in OutboxReader(shop.app.engine, Selection()).read(None, 1000).messages]
+    return [message.data for message in OutboxReader(shop.app.database, Selection()).read(None, 1000).messages]
 
 
 def append(shop: Shop, connection: object, *names: str) -> None:
@@ -46,9 +46,9 @@ def test_nothing_is_readable_before_it_is_numbered(shop: Shop) -> None:
 def test_an_open_transaction_is_neither_waited_for_nor_skipped(shop: Shop) -> None:
     """[OUTBOX-3]."""
     sequencer = shop.app.processors.sequencer()
-    with shop.app.engine.connect() as slow, slow.begin() as transaction:
+    with shop.app.database.connect() as slow, slow.begin() as transaction:
         append(shop, slow, "slow-1", "slow-2")
-        with shop.app.engine.begin() as fast:
+        with shop.app.database.begin() as fast:
             append(shop, fast, "fast")
         assert sequencer.number(1) == 1
         assert delivered(shop) == ["fast"]
@@ -59,7 +59,7 @@ def test_an_open_transaction_is_neither_waited_for_nor_skipped(shop: Shop) -> No
 
 
 def test_a_transaction_is_numbered_in_a_row_however_its_appends_lie(shop: Shop) -> None:
-    with shop.app.engine.connect() as one, shop.app.engine.connect() as other:
+    with shop.app.database.connect() as one, shop.app.database.connect() as other:
         first, second = one.begin(), other.begin()
         for number in range(3):
             append(shop, one, f"one-{number}")
@@ -74,7 +74,7 @@ def test_a_transaction_is_numbered_in_a_row_at_the_limit_of_a_batch(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequencing, "_MOST_AT_ONCE", 2)
-    with shop.app.engine.connect() as one, shop.app.engine.connect() as other:
+    with shop.app.database.connect() as one, shop.app.database.connect() as other:
         first, second = one.begin(), other.begin()
         for number in range(3):
             append(shop, one, f"one-{number}")
@@ -89,7 +89,7 @@ def test_who_waited_for_a_lock_comes_after_whom_it_waited_for(shop: Shop) -> Non
     shop.execute("CREATE TABLE amounts (name varchar(20) PRIMARY KEY, amount integer NOT NULL) ENGINE = InnoDB")
     shop.execute("INSERT INTO amounts VALUES ('a', 0)")
     change = text("UPDATE amounts SET amount = :amount WHERE name = 'a'")
-    with shop.app.engine.connect() as waited, shop.app.engine.connect() as holder:
+    with shop.app.database.connect() as waited, shop.app.database.connect() as holder:
         first, second = waited.begin(), holder.begin()
         append(shop, waited, "elsewhere")
         holder.execute(change, {"amount": 1})
@@ -148,12 +148,12 @@ def test_two_sequencers_at_once_give_every_message_one_position(shop: Shop) -> N
 
 def test_a_long_transaction_does_not_overtake_whom_it_waited_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencing, "_MOST_AT_ONCE", 3)
-    with shop.app.engine.connect() as waited:
+    with shop.app.database.connect() as waited:
         transaction = waited.begin()
         append(shop, waited, "elsewhere")
-        with shop.app.engine.begin() as many:
+        with shop.app.database.begin() as many:
             append(shop, many, *(f"many-{number}" for number in range(5)))
-        with shop.app.engine.begin() as holder:
+        with shop.app.database.begin() as holder:
             append(shop, holder, "a is 1")
         append(shop, waited, "a is 2")
         transaction.commit()

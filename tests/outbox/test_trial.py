@@ -91,10 +91,10 @@ def test_a_message_put_back_to_a_handler_that_ends_its_transaction_is_a_letter_a
             write_effects(messages, context)
 
     shop.run()
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     shop.app.putting_back.retry(letter, "anne")
     shop.run()
-    assert sorted(str(found.status) for found in DeadLetters(shop.app.engine).page().items) == ["Pending", "Resolved"]
+    assert sorted(str(found.status) for found in DeadLetters(shop.app.database).page().items) == ["Pending", "Resolved"]
     assert shop.effects() == [2]
 
 
@@ -104,13 +104,13 @@ def test_a_failing_processor_is_seen_to_fail_while_it_tries(shop: Shop) -> None:
 
     @shop.app.processor("totals", retry_policy=ONCE_MORE)
     def totals(messages: list[Message], context: ProcessorContext) -> None:
-        seen.append(shop.place().reason if shop.app.engine.dialect.name != "sqlite" else None)
+        seen.append(shop.place().reason if shop.app.database.dialect.name != "sqlite" else None)
         if context.attempt == 1:
             raise ValueError("partner is down")
 
     shop.run()
     assert shop.place().reason is None
-    if shop.app.engine.dialect.name != "sqlite":
+    if shop.app.database.dialect.name != "sqlite":
         assert seen == [None, "try 1 failed: ValueError: partner is down"]
 
 
@@ -179,7 +179,7 @@ def test_a_database_without_an_outbox_is_told(sqlite_shop: Shop, tmp_path: Any) 
 
 
 def test_wrong_arguments_of_an_append_are_told(sqlite_shop: Shop) -> None:
-    with sqlite_shop.app.engine.begin() as connection:
+    with sqlite_shop.app.database.begin() as connection:
         with pytest.raises(MessageError, match="headers must be a mapping"):
             sqlite_shop.app.outbox.append(connection, "Paid", {}, headers=[1])  # type: ignore[arg-type]  # on purpose
         with pytest.raises(MessageError, match="takes several messages"):

@@ -249,7 +249,7 @@ def test_a_rebuild_withdraws_the_letters_of_what_it_replays(shop: Shop) -> None:
         write_effects(messages, context)
 
     shop.run()
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     shop.app.putting_back.retry(letter, "anne")
     broken.clear()
     shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne")
@@ -259,7 +259,7 @@ def test_a_rebuild_withdraws_the_letters_of_what_it_replays(shop: Shop) -> None:
     shop.app.processors.by_hand.reset("totals", None, actor="anne")
     shop.run()
     shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne", restart=True)
-    statuses = sorted(str(found.status) for found in DeadLetters(shop.app.engine).page().items)
+    statuses = sorted(str(found.status) for found in DeadLetters(shop.app.database).page().items)
     assert "Pending" not in statuses
 
 
@@ -278,7 +278,7 @@ def test_the_end_by_position_waits_for_writers(postgres_shop: Shop, monkeypatch:
     shop.append_each(1, 2)
     shop.app.processor("totals", order="position", start_from="end")(write_effects)
     monkeypatch.setattr("holdfast.outbox.reader._PATIENCE_SECONDS", 0.1)
-    with shop.app.engine.connect() as connection, connection.begin():
+    with shop.app.database.connect() as connection, connection.begin():
         shop.app.outbox.append(connection, "Paid", {"amount": 3})
         with pytest.raises(Unavailable, match="The end of the outbox is not known"):
             shop.app.processors.register()

@@ -82,7 +82,7 @@ def test_a_deadlock_that_was_caught_fails_the_batch_on_mariadb(mariadb_shop: Sho
     change = text("UPDATE accounts SET amount = amount + 1 WHERE id = :id")
 
     def deadlock(ready: threading.Event) -> None:
-        with shop.app.engine.connect() as connection, connection.begin() as transaction:
+        with shop.app.database.connect() as connection, connection.begin() as transaction:
             connection.execute(text("INSERT INTO effects SELECT 'heavy', 99 FROM seq_1_to_500"))
             connection.execute(change, {"id": 2})
             ready.set()
@@ -154,7 +154,7 @@ def test_a_commit_the_database_refuses_is_the_handlers_failure(postgres_shop: Sh
         context.transaction.execute(text("INSERT INTO later VALUES (1), (1)"))
 
     shop.run()
-    [letter] = DeadLetters(shop.app.engine).page().items
+    [letter] = DeadLetters(shop.app.database).page().items
     assert "refused the commit" in letter.error_message
     assert shop.effects() == []
 
@@ -168,5 +168,5 @@ def test_a_handler_that_rolls_back_fails_by_its_policy(shop: Shop) -> None:
         context.transaction.rollback()
 
     shop.run()
-    assert len(DeadLetters(shop.app.engine).page().items) == 1
+    assert len(DeadLetters(shop.app.database).page().items) == 1
     assert shop.effects() == []

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, text
 from sqlalchemy.engine import Engine
 
+from bench.dead_letters import fill, letter_filters
 from holdfast.core.errors import ConfigurationError, Conflict
 from holdfast.core.migrations import migrate
 from holdfast.records import audit
-from holdfast.records.dead_letters import DeadLetters, LetterStatus
+from holdfast.records.dead_letters import DeadLetters, LetterFilter, LetterStatus
 from holdfast.records.schema import MIGRATIONS
 from holdfast.records.tables import SqlLetterTable
-from tests.engines.tables import Tables, check_race_to_resolve
+from tests.components.postgres import PostgresServer
+from tests.engines.tables import Tables, at_once, check_race_to_resolve, migrated_engine
 from tests.records.samples import add_letter, count, letter
 
 RETRY_COLUMNS = ("retry_message_id", "retry_begun_at", "retry_begun_by")
@@ -123,3 +130,102 @@ class TestMigration:
                 text(f"INSERT INTO holdfast_dead_letters ({names}) VALUES ({places})"), {**values, **times}
             )
         assert DeadLetters(engine).page().items == [new]
+
+
+LISTING_INDEXES = {
+    "holdfast_dead_letters_failure",
+    "holdfast_dead_letters_engine",
+    "holdfast_dead_letters_engine_status",
+    "holdfast_dead_letters_instance",
+    "holdfast_dead_letters_instance_status",
+}
+
+
+def listing_indexes(engine: Engine) -> set[str]:
+    return LISTING_INDEXES & {str(index["name"]) for index in inspect(engine).get_indexes("holdfast_dead_letters")}
+
+
+def without_indexes(engine: Engine, names: Iterable[str]) -> None:
+    """Make the tables those of the version before, or of a migration that was broken off."""
+    on_table = " ON holdfast_dead_letters" if engine.dialect.name in ("mysql", "mariadb") else ""
+    with engine.begin() as connection:
+        for name in names:
+            connection.execute(text(f"DROP INDEX {name}{on_table}"))
+        connection.execute(text("DELETE FROM holdfast_migrations WHERE number = 6"))
+
+
+class TestMigrationOfListings:
+    def test_new_tables_have_the_indexes(self, engine: Engine) -> None:
+        assert listing_indexes(engine) == LISTING_INDEXES
+
+    def test_tables_of_the_version_before_get_them(self, engine: Engine) -> None:
+        old = add_letter(engine)
+        without_indexes(engine, LISTING_INDEXES)
+        assert listing_indexes(engine) == set()
+        assert SqlLetterTable(engine).page().items == [old]
+        assert migrate(engine, MIGRATIONS) == ["0006 listings"]
+        assert listing_indexes(engine) == LISTING_INDEXES
+        assert SqlLetterTable(engine).page().items == [old]
+
+    def test_it_goes_on_where_it_stopped(self, engine: Engine) -> None:
+        """MariaDB cannot undo half of it."""
+        without_indexes(engine, sorted(LISTING_INDEXES)[2:])
+        assert migrate(engine, MIGRATIONS) == ["0006 listings"]
+        assert migrate(engine, MIGRATIONS) == []
+        assert listing_indexes(engine) == LISTING_INDEXES
+
+    def test_letters_are_added_and_settled_meanwhile(self, engine: Engine) -> None:
+        letters = SqlLetterTable(engine)
+
+        def work(name: str) -> list[str]:
+            for number in range(20):
+                new = letter(item=f"{name}-{number}")
+                assert letters.add(new)
+                letters.resolve(new.engine, new.row_key, "done", name)
+            return []
+
+        without_indexes(engine, LISTING_INDEXES)
+        done = at_once([partial(work, "anne"), partial(work, "bert"), partial(migrate, engine, MIGRATIONS)])
+        assert sorted(map(str, done)) == ["['0006 listings']", "[]", "[]"]
+        assert listing_indexes(engine) == LISTING_INDEXES
+        assert letters.count(LetterFilter(status=LetterStatus.RESOLVED)) == 40
+
+
+@pytest.fixture(scope="module")
+def small_and_large(postgres_server: PostgresServer) -> Iterator[list[Engine]]:
+    """Two databases with letters of the same spread, one with twenty times as many."""
+    names = [postgres_server.create_database() for _ in range(2)]
+    with ExitStack() as stack:
+        engines = [stack.enter_context(migrated_engine(postgres_server.url(name))) for name in names]
+        for name, size in zip(names, (10_000, 200_000), strict=True):
+            fill(postgres_server.dsn(name), size)
+        yield engines
+
+
+@pytest.mark.parametrize("name", letter_filters())
+def test_a_listing_looks_at_as_few_letters_in_a_large_table(small_and_large: list[Engine], name: str) -> None:
+    """The benchmark measures what that means in time, and on more letters. A full page may be more than a small one."""
+    small, large = (looked_at(engine, letter_filters()[name]) for engine in small_and_large)
+    assert large <= 2 * small + 80
+
+
+def looked_at(engine: Engine, wanted: LetterFilter) -> int:
+    """Return how many letters are read for a page."""
+    asked = list[tuple[str, Any]]()
+    note = lambda *call: asked.append((call[2], call[3]))  # noqa: E731 - it is removed again
+    event.listen(engine, "before_cursor_execute", note)
+    SqlLetterTable(engine).page(wanted)
+    event.remove(engine, "before_cursor_execute", note)
+    [(query, values)] = asked
+    with engine.connect() as connection:
+        [told] = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", values).scalar_one()
+    return rows_looked_at(told["Plan"])
+
+
+def rows_looked_at(plan: dict[str, Any]) -> int:
+    """Return how many rows of the table a plan has read to keep or to drop."""
+    below = plan.get("Plans", [])
+    if below and "Heap" not in plan["Node Type"]:
+        return sum(map(rows_looked_at, below))
+    dropped = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+    return int((plan["Actual Rows"] + dropped) * plan["Actual Loops"])

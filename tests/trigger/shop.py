@@ -34,7 +34,7 @@ class Shop:
 
     @property
     def engine(self) -> Engine:
-        return self.hf.engine
+        return self.hf.database
 
     def place(self, ids: Iterable[int]) -> None:
         with self.engine.begin() as connection:

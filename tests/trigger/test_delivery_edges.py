@@ -180,7 +180,7 @@ def fill(connection: Connection, rows: list[tuple[int | None, int | None]]) -> N
 @pytest.mark.parametrize("database", ["sqlite_url", "postgres_url", "mariadb_url"])
 def test_keys_that_do_not_tell_rows_apart_are_refused(request: pytest.FixtureRequest, database: str) -> None:
     hf = Holdfast(request.getfixturevalue(database))
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         fill(connection, [(5, 1), (5, 1)])
     hf.migrate()
     hf.trigger("items", cursor="at", key="part", horizon="none")(order_ids)
@@ -192,7 +192,7 @@ def test_keys_that_do_not_tell_rows_apart_are_refused(request: pytest.FixtureReq
 @pytest.mark.parametrize("database", ["sqlite_url", "postgres_url", "mariadb_url"])
 def test_a_null_in_the_key_is_refused(request: pytest.FixtureRequest, database: str) -> None:
     hf = Holdfast(request.getfixturevalue(database))
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         fill(connection, [(5, 1), (5, None), (6, 1)])
         connection.execute(text("CREATE UNIQUE INDEX items_key ON items (at, part)"))
     hf.migrate()
@@ -205,7 +205,7 @@ def test_a_null_in_the_key_is_refused(request: pytest.FixtureRequest, database: 
 def test_the_identity_of_a_view_is_refused(postgres_url: str) -> None:
     """The locks of those who write stand on the table behind it, so a late commit would not be noticed."""
     hf = Holdfast(postgres_url)
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text("CREATE TABLE items (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY)"))
         connection.execute(text("CREATE VIEW shown AS SELECT id FROM items"))
     hf.migrate()

@@ -95,7 +95,7 @@ class Service:
         self.hf = Holdfast(self.url, state=self.checkpoints, engine_provider=self.engines)
 
     def execute(self, *statements: str) -> None:
-        with self.hf.engine.begin() as connection:
+        with self.hf.database.begin() as connection:
             for statement in statements:
                 connection.execute(text(statement))
 
@@ -106,7 +106,7 @@ class Service:
         if connection is not None:
             connection.execute(statement, values)
             return
-        with self.hf.engine.begin() as own:
+        with self.hf.database.begin() as own:
             own.execute(statement, values)
 
     def follow(self, **settings: Any) -> PollRunner:
@@ -196,7 +196,7 @@ USUAL = {
 
 
 def test_the_usual_names_need_not_be_told(empty: Service) -> None:
-    dialect = empty.hf.engine.dialect.name
+    dialect = empty.hf.database.dialect.name
     transaction, horizon = ("pg_current_xact_id()", "xid8") if dialect == "postgresql" else ("1", "identity")
     empty.execute(
         f"CREATE TABLE outbox ({USUAL[dialect]})",
@@ -215,7 +215,7 @@ def test_the_usual_names_need_not_be_told(empty: Service) -> None:
 def test_effects_in_the_transaction_commit_with_the_checkpoint(sqlite_url: str) -> None:
     hf = Holdfast(sqlite_url)
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text(f"CREATE TABLE my_outbox ({SQLITE.columns})"))
         connection.execute(text("CREATE TABLE effects (number INT)"))
         connection.execute(text("INSERT INTO my_outbox (kind, body) VALUES ('Paid', '{\"number\": 5}')"))
@@ -228,7 +228,7 @@ def test_effects_in_the_transaction_commit_with_the_checkpoint(sqlite_url: str) 
     hf.validate()
     runner = hf.runner("my_outbox")
     assert (runner.tick(), runner.tick()) == (1, 0)
-    with hf.engine.connect() as connection:
+    with hf.database.connect() as connection:
         assert connection.execute(text("SELECT number FROM effects")).scalars().all() == [5]
     hf._provider.dispose_all()
 
@@ -245,7 +245,7 @@ def test_a_table_with_nothing_but_a_position_is_an_outbox(sqlite: Service) -> No
 
 def late_commit(service: Service, runner: PollRunner) -> list[int]:
     """One transaction writes message 1 and stays open; another commits message 2; the reader looks; 1 commits."""
-    with service.hf.engine.connect() as slow:
+    with service.hf.database.connect() as slow:
         service.write(1, slow)
         service.write(2)
         look(service, runner)
@@ -284,7 +284,7 @@ def test_a_barrier_that_does_not_wait_loses_a_message(service: Service, monkeypa
 def test_a_low_transaction_that_writes_last_still_comes_first(postgres: Service) -> None:
     """Positions alone would tell another order: the message of the older transaction has the higher one."""
     runner = postgres.follow()
-    with postgres.hf.engine.connect() as old:
+    with postgres.hf.database.connect() as old:
         old.execute(text("SELECT pg_current_xact_id()"))
         postgres.write(2)
         look(postgres, runner)
@@ -301,7 +301,7 @@ def test_gaps_that_a_rollback_leaves_do_no_harm(service: Service) -> None:
     runner = service.follow()
     service.write(1)
     for number in (10, 11):
-        with service.hf.engine.connect() as connection:
+        with service.hf.database.connect() as connection:
             service.write(number, connection)
             connection.rollback()
     service.write(2)
@@ -311,7 +311,7 @@ def test_gaps_that_a_rollback_leaves_do_no_harm(service: Service) -> None:
 @on_every_kind
 def test_more_messages_than_a_batch_all_arrive_in_order(service: Service) -> None:
     runner = service.follow(batch_size=4, max_batches_per_tick=2)
-    with service.hf.engine.begin() as connection:
+    with service.hf.database.begin() as connection:
         for number in range(1, 12):
             service.write(number, connection)
     for number in range(12, 24):
@@ -346,8 +346,8 @@ def test_types_can_be_in_a_column_of_any_name(empty: Service) -> None:
         Column(name, String(20)),
         sqlite_autoincrement=True,
     )
-    outbox.create(empty.hf.engine)
-    with empty.hf.engine.begin() as connection:
+    outbox.create(empty.hf.database)
+    with empty.hf.database.begin() as connection:
         connection.execute(outbox.insert(), [{name: "a"}, {name: "b"}])
     runner = empty.declare("Out-box: 1", name="odd", message_type=name, types=["b"])
     wait_until(lambda: runner.tick() and empty.handled, "the message")

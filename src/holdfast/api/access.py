@@ -49,6 +49,7 @@ async def _desk(request: Request) -> Desk:  # async, so that no thread is starte
 AtDesk = Annotated[Desk, Depends(_desk)]
 Reader = Annotated[Caller, Security(Needs(Role.READ))]
 Operator = Annotated[Caller, Security(Needs(Role.OPERATE))]
+Admin = Annotated[Caller, Security(Needs(Role.ADMIN))]
 
 
 def succeeded(request: Request, data: _Data) -> Succeeded[_Data]:

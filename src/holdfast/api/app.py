@@ -15,7 +15,7 @@ from starlette.routing import Match
 from .._version import __version__
 from ..core.clock import Clock, SystemClock
 from ..core.errors import DbError
-from . import dlq, history
+from . import dlq, engines, history, registry
 from .continuation import Signer
 from .documented import completed
 from .door import Door
@@ -29,12 +29,12 @@ from .tokens import ApiTokens
 logger = logging.getLogger("holdfast.api")
 
 OPENAPI_PATH = "/api/openapi.json"
-ROUTERS = (dlq.router, history.router)
+ROUTERS = (dlq.router, history.router, engines.router, registry.router)
 _USUAL_RATE = RateLimit()
 _NO_TOKENS = ApiTokens()
 _DESCRIPTION = (
-    "Dead letters and history of every workload. Every answer is an envelope: `status`, `correlationId`, `timestamp`, "
-    "and `data` or `error`."
+    "Dead letters and history of every workload, engines and their registry. Every answer is an envelope: `status`, "
+    "`correlationId`, `timestamp`, and `data` or `error`."
 )
 
 
@@ -89,7 +89,7 @@ def create_app(
             HTTPException: _answer_framework,
         },
     )
-    api.state.desk = Desk.of(hf, clock, Signer(continuation_key))
+    api.state.desk = Desk(application=hf, clock=clock, signer=Signer(continuation_key))
     buckets = None if rate_limit is None else Buckets(rate_limit, clock)
     api.add_middleware(Gate, door=Door(tokens, is_loopback), buckets=buckets, clock=clock)
     for router in ROUTERS:

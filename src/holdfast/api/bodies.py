@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from email.message import Message as Header
 from typing import Any
 
@@ -64,7 +65,7 @@ def _check_type(headers: Headers) -> None:
 
 def _check_json(body: bytes) -> None:
     try:
-        content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):  # also when it is not UTF-8, or a number has thousands of digits
         raise ApiError.validation("The body is not JSON.", "body") from None
     if _depth(content) > MOST_DEPTH:
@@ -73,6 +74,14 @@ def _check_json(body: bytes) -> None:
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
+
+
+def _finite(text: str) -> float:
+    """Return a number; one that is too large for any, such as 1e999, could be sent on to nobody."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("the number is too large")
+    return number
 
 
 def _depth(content: Any) -> int:

@@ -9,13 +9,33 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError
+from ..records.paging import WrongTokenError
 from .errors import ApiError
 
 PARAMETER = "continuationToken"
 _SHORTEST_KEY = 16
+
+
+@contextmanager
+def tokens_of_this_filter() -> Iterator[None]:
+    """Refuse a token of ours that cannot go on with what is asked for now: not every table can take up any filter.
+
+    Raises:
+        ApiError: 400, the token is from a listing with another filter.
+    """
+    try:
+        yield
+    except WrongTokenError as error:
+        raise ApiError.validation(
+            f"The {PARAMETER} is from a listing with another filter. Keep the filter from page to page, or begin "
+            "without a token.",
+            PARAMETER,
+        ) from error
 
 
 class Signer:

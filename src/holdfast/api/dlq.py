@@ -13,6 +13,7 @@ from pydantic import Field
 from ..core.errors import ConfigurationError, Conflict, DbError, JobError, NotFoundError
 from ..records.dead_letters import DeadLetter, LetterStatus
 from .access import AtDesk, Operator, Reader, succeeded
+from .continuation import tokens_of_this_filter
 from .documented import refusals
 from .envelope import Succeeded, Wire
 from .errors import ApiError
@@ -84,7 +85,8 @@ def list_letters(
 ) -> Succeeded[LetterPage]:
     """List dead letters, the last failure first. Needs the role `read`."""
     after = desk.signer.checked(_LISTING, query.continuation_token)
-    page = desk.letters.page(query.wanted(), query.limit, after)
+    with tokens_of_this_filter():
+        page = desk.letters.page(query.wanted(), query.limit, after)
     found = LetterPage(
         items=[_item(letter) for letter in page.items],
         continuation_token=desk.signer.signed(_LISTING, page.continuation_token),
@@ -121,10 +123,8 @@ def change_letter(
     """Settle a Pending dead letter by hand: nothing is run again. Needs the role `operate`."""
     letter = _found(desk, engine, row_key)
     with _about(letter):
-        if change.status == "Resolved":
-            settled = desk.letters.resolve(letter.engine, letter.row_key, change.resolution_notes, caller.name)
-        else:
-            settled = desk.expire_letter(letter, change.resolution_notes, caller.name)
+        settle = desk.letters.resolve if change.status == "Resolved" else desk.letters.expire_one
+        settled = settle(letter.engine, letter.row_key, change.resolution_notes, caller.name)
     return succeeded(request, _details(settled, caller))
 
 

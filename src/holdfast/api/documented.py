@@ -13,11 +13,11 @@ _REASONS = {
     403: "The token does not have the role, or the request comes from another site.",
     404: "There is no such thing.",
     409: "It is not, or no longer, in a state that allows it; nothing was changed.",
-    413: "The body is larger than 64 KiB.",
+    413: "The body is larger than 64 KiB, or a message is larger than the queue takes.",
     415: "The body is not said to be JSON.",
     429: "Too many requests; `Retry-After` says when to try again.",
     500: "A mistake on the server's side.",
-    503: "The database does not answer.",
+    503: "The database or the queue does not answer.",
 }
 _ALWAYS = (401, 403, 429, 500, 503)
 _CORRELATION: dict[str, Any] = {"type": "string", "pattern": CORRELATION_PATTERN}

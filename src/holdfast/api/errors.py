@@ -107,10 +107,11 @@ def from_ours(error: DbError) -> ApiError:
             return ApiError(409, str(error))
         case Ambiguous():
             return _unavailable(
-                "The database's answer was lost: the change may or may not have been made. Look before you repeat it."
+                "The answer of the database or the queue was lost: the change may or may not have been made. Look "
+                "before you repeat it."
             )
         case DbConnectionError() | Unavailable():
-            return _unavailable("The database does not answer or is busy; nothing was changed. Try again.")
+            return _unavailable("The database or the queue does not answer or is busy; nothing was changed. Try again.")
     return ApiError.internal()
 
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
-from ..core.errors import ConfigurationError
 from ..records.history import HistoryEntry, HistoryStatus
-from ..records.row_keys import parsed_history_key
 from .access import AtDesk, Reader, succeeded
+from .continuation import tokens_of_this_filter
 from .documented import refusals
 from .envelope import Succeeded, Wire
 from .errors import ApiError
@@ -65,7 +64,8 @@ def list_entries(
 ) -> Succeeded[EntryPage]:
     """List attempts that ended, the newest first. Needs the role `read`."""
     after = desk.signer.checked(_LISTING, query.continuation_token)
-    page = desk.entries.page(query.wanted(), query.limit, after)
+    with tokens_of_this_filter():
+        page = desk.entries.page(query.wanted(), query.limit, after)
     found = EntryPage(
         items=[EntryItem(**_fields(entry)) for entry in page.items],
         continuation_token=desk.signer.signed(_LISTING, page.continuation_token),
@@ -85,18 +85,10 @@ def get_entry(
     engine: EnginePath, row_key: RowKeyPath, request: Request, desk: AtDesk, caller: Reader
 ) -> Succeeded[EntryDetails]:
     """Show one attempt. Needs the role `read`; its input and output come with the role `payload` only."""
-    entry = desk.entries.get(engine, row_key) if _is_key(row_key) else None
+    entry = desk.entries.get(engine, row_key)
     if entry is None or entry.engine != engine:  # some databases take 'hmac ' for 'hmac'
         raise ApiError(404, f"There is no history entry '{row_key}' of engine '{engine}'.", f"{engine}/{row_key}")
     return succeeded(request, _details(entry, caller))
-
-
-def _is_key(row_key: str) -> bool:
-    try:
-        parsed_history_key(row_key)
-    except ConfigurationError:
-        return False
-    return True
 
 
 def _details(entry: HistoryEntry, caller: Caller) -> EntryDetails:

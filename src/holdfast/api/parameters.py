@@ -43,19 +43,20 @@ def _moment(text: object) -> datetime:
     return max(in_utc, _EARLIEST)
 
 
-def _whole_number(text: object) -> object:
+def whole_number(text: object) -> object:
+    """Refuse what only looks like a whole number, such as 1_0; whether it is in bounds is checked later."""
     if isinstance(text, str) and re.fullmatch(r"-?\d{1,10}", text, re.ASCII) is None:
         raise ValueError("it is not a whole number")
     return text
 
 
-_Moment = Annotated[
+Moment = Annotated[
     datetime,
     BeforeValidator(_moment),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}),
 ]
 _EngineName = Annotated[str, StringConstraints(min_length=1, max_length=ENGINE_LENGTH, pattern=_ANY_TEXT)]
-_Id = Annotated[str, StringConstraints(min_length=1, max_length=ID_LENGTH, pattern=_ANY_TEXT)]
+IdText = Annotated[str, StringConstraints(min_length=1, max_length=ID_LENGTH, pattern=_ANY_TEXT)]
 _ErrorText = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_ERROR, pattern=_ANY_TEXT)]
 _Token = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_TOKEN)]
 _Notes = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_NOTES, pattern=_ANY_TEXT)]
@@ -65,6 +66,16 @@ EnginePath = Annotated[
     Path(
         alias="engine",
         description="Where it came from, such as `hmac` or `jobs:email`.",
+        min_length=1,
+        max_length=ENGINE_LENGTH,
+        pattern=_LEGAL_IN_A_KEY,
+    ),
+]
+AskedEngine = Annotated[
+    str,
+    Path(
+        alias="engine",
+        description="A declared engine, such as `hmac`.",
         min_length=1,
         max_length=ENGINE_LENGTH,
         pattern=_LEGAL_IN_A_KEY,
@@ -88,12 +99,12 @@ class _Listing(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel)
 
     engine: _EngineName | None = Field(None, description="Only of this engine.")
-    instance_id: _Id | None = Field(None, description="Only of this instance.")
-    correlation_id: _Id | None = Field(None, description="Only of this correlation id.")
+    instance_id: IdText | None = Field(None, description="Only of this instance.")
+    correlation_id: IdText | None = Field(None, description="Only of this correlation id.")
     error: _ErrorText | None = Field(None, description="Only with this text in the error, in any case.")
-    from_date: _Moment | None = Field(None, description="Only from this moment on. UTC unless it names a zone.")
-    to_date: _Moment | None = Field(None, description="Only before this moment. UTC unless it names a zone.")
-    limit: Annotated[int, BeforeValidator(_whole_number)] = Field(
+    from_date: Moment | None = Field(None, description="Only from this moment on. UTC unless it names a zone.")
+    to_date: Moment | None = Field(None, description="Only before this moment. UTC unless it names a zone.")
+    limit: Annotated[int, BeforeValidator(whole_number)] = Field(
         DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="How many at most."
     )
     continuation_token: _Token | None = Field(None, description="Go on behind the page that ended with it.")
@@ -135,7 +146,7 @@ class HistoryQuery(_Listing):
     """Which entries of the history are wanted. Dates are about when it ended."""
 
     status: HistoryStatus | None = Field(None, description="Only with this end.")
-    operation: _Id | None = Field(None, description="Only of this operation.")
+    operation: IdText | None = Field(None, description="Only of this operation.")
 
     def wanted(self) -> HistoryFilter:
         """Return the filter.
@@ -156,20 +167,20 @@ class HistoryQuery(_Listing):
         )
 
 
-class _Change(BaseModel):
+class Change(BaseModel):
     """A body. What it does not know it refuses: a misspelt filter must not widen a change."""
 
     model_config = ConfigDict(alias_generator=to_camel, strict=True, extra="forbid")
 
 
-class LetterChange(_Change):
+class LetterChange(Change):
     """How a Pending letter is settled."""
 
     status: Literal["Resolved", "Expired"] = Field(description="Dealt with, or given up on.")
     resolution_notes: _Notes = Field(description="What was done about it.")
 
 
-class Expiry(_Change):
+class Expiry(Change):
     """Which Pending letters are given up on."""
 
     older_than_days: float = Field(ge=0, le=_MOST_DAYS, allow_inf_nan=False, description="Failed longer ago than this.")

@@ -8,11 +8,11 @@ from typing import Protocol
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
-from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter
-from ..records.history import History, HistoryEntry, HistoryFilter
-from ..records.paging import Page
+from ..engines.by_hand import SendsMessages
+from ..engines.registry import Registry
+from ..records.dead_letters import DeadLetter
+from ..records.protocol import HistoryTable, LetterTable
 from .continuation import Signer
-from .giving_up import expire_letter
 
 
 class PutsBack(Protocol):
@@ -24,11 +24,31 @@ class PutsBack(Protocol):
 
 
 class Application(Protocol):
-    """An application, such as ``Holdfast``."""
+    """An application, such as ``Holdfast``. Changes by hand are audited."""
 
     @property
-    def engine(self) -> Engine:
-        """Return the engine of the database with the records."""
+    def database(self) -> Engine:
+        """Return the database, which has the audit."""
+        ...
+
+    @property
+    def engines(self) -> SendsMessages:
+        """Return the declared engines, and what sends them messages."""
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """Return what the engines share, and the lock under which it may be changed."""
+        ...
+
+    @property
+    def dead_letters(self) -> LetterTable:
+        """Return the dead letters of every engine and workload."""
+        ...
+
+    @property
+    def history(self) -> HistoryTable:
+        """Return the history of every engine and workload."""
         ...
 
     @property
@@ -37,68 +57,38 @@ class Application(Protocol):
         ...
 
 
-class Letters(Protocol):
-    """Dead letters, wherever they are kept."""
-
-    def get(self, engine: str, row_key: str, /) -> DeadLetter | None:
-        """Return one letter."""
-        ...
-
-    def page(self, wanted: LetterFilter, limit: int, after: str | None, /) -> Page[DeadLetter]:
-        """Return letters that are wanted."""
-        ...
-
-    def resolve(self, engine: str, row_key: str, notes: str, actor: str, /) -> DeadLetter:
-        """Mark a Pending letter as dealt with, audited."""
-        ...
-
-    def expire(self, older_than_days: float, engine: str | None, /, *, actor: str) -> int:
-        """Give up on old Pending letters, audited; return how many."""
-        ...
-
-
-class Entries(Protocol):
-    """History, wherever it is kept."""
-
-    def get(self, engine: str, row_key: str, /) -> HistoryEntry | None:
-        """Return one entry."""
-        ...
-
-    def page(self, wanted: HistoryFilter, limit: int, after: str | None, /) -> Page[HistoryEntry]:
-        """Return entries that are wanted."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """What the endpoints work with."""
+    """What the endpoints work with. The tables are asked for when they are needed, so that nothing connects before."""
 
     application: Application
     clock: Clock
     signer: Signer
-    letters: Letters
-    entries: Entries
 
-    @classmethod
-    def of(cls, application: Application, clock: Clock, signer: Signer) -> Desk:
-        """Return the desk of an application whose records are in its database. Nothing connects."""
-        engine = application.engine
-        return cls(
-            application=application,
-            clock=clock,
-            signer=signer,
-            letters=DeadLetters(engine),
-            entries=History(engine),
-        )
+    @property
+    def letters(self) -> LetterTable:
+        """Return the dead letters."""
+        return self.application.dead_letters
 
-    def expire_letter(self, letter: DeadLetter, notes: str, actor: str) -> DeadLetter:
-        """Give up on one Pending letter, audited.
+    @property
+    def entries(self) -> HistoryTable:
+        """Return the history."""
+        return self.application.history
 
-        Raises:
-            NotFoundError: it is gone.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
-        """
-        return expire_letter(self.application.engine, letter, notes, actor)
+    @property
+    def database(self) -> Engine:
+        """Return the database, which has the audit."""
+        return self.application.database
+
+    @property
+    def engines(self) -> SendsMessages:
+        """Return the declared engines."""
+        return self.application.engines
+
+    @property
+    def registry(self) -> Registry:
+        """Return what the engines share."""
+        return self.application.registry
 
     def retry(self, letter: DeadLetter, actor: str) -> None:
         """Put back what a letter is about, audited.

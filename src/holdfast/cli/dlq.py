@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from ..core.errors import ConfigurationError, DbError, NotFoundError
 from ..core.types import JsonObject
 from ..records.audit import present_user
 from ..records.database import reading
-from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
+from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
 from ..records.times import database_now
 from .exits import EXIT_CODES_HELP
 from .filters import (
@@ -89,7 +90,7 @@ def list_letters(
         since=since,
         until=until,
     )
-    page = DeadLetters(hf.engine).page(wanted, limit, after)
+    page = hf.dead_letters.page(wanted, limit, after)
     print_page(page, _COLUMNS, _row, described_letter, nothing="No dead letter fits.", as_json=as_json)
 
 
@@ -137,7 +138,7 @@ def retry(
         _retry_one(hf, engine, row_key, as_json)
         return
     if older_than is not None:
-        with reading(hf.engine) as connection:
+        with reading(hf.database) as connection:
             before = database_now(connection) - older_than
         wanted = replace(wanted, until=before if until is None else min(before, until))
     _retry_several(hf, wanted, yes, as_json)
@@ -155,7 +156,7 @@ def resolve(
     hf = app_with_tables(app)
     try:
         with conflicts_refused():
-            letter = DeadLetters(hf.engine).resolve(engine, row_key, notes, present_user())
+            letter = hf.dead_letters.resolve(engine, row_key, notes, present_user())
     except NotFoundError:
         raise _unknown(engine, row_key) from None
     if as_json:
@@ -176,13 +177,13 @@ def expire(
     if older_than is None:
         raise typer.BadParameter("say from which age on, such as --older-than 90d")
     hf = app_with_tables(app)
-    letters = DeadLetters(hf.engine)
-    with reading(hf.engine) as connection:
+    letters = hf.dead_letters
+    with reading(hf.database) as connection:
         until = database_now(connection) - older_than
     count = letters.count(LetterFilter(engine=engine, status=LetterStatus.PENDING, until=until))
-    if count:
-        _confirm_several(f"{counted(count, 'Pending dead letter')} would expire.", count, engine, yes)
-    expired = letters.expire(older_than.total_seconds() / 86400, engine, actor=present_user()) if count else 0
+    if count != 0:
+        _confirm_several("would expire", count, engine, yes)
+    expired = letters.expire(older_than.total_seconds() / 86400, engine, actor=present_user()) if count != 0 else 0
     if as_json:
         print_json({"engine": engine, "expired": expired})
     else:
@@ -193,19 +194,28 @@ def _retry_one(hf: Holdfast, engine: str, row_key: str, as_json: bool) -> None:
     letter = _found(hf, engine, row_key)
     with conflicts_refused():
         hf.putting_back.retry(letter, present_user())
+    retried_as = _retried_as(hf, letter)
     if as_json:
-        print_json({"engine": engine, "row_key": row_key, "retried_as": letter.item_id})
+        print_json({"engine": engine, "row_key": row_key, "retried_as": retried_as})
     else:
-        print_line(f"Put back: {letter.item_id} into '{letter.original_queue}'.")
+        print_line(f"Put back: {retried_as} into '{letter.original_queue}'.")
+
+
+def _retried_as(hf: Holdfast, letter: DeadLetter) -> str | None:
+    """Return what a letter was put back as. That it was is certain, so not being able to look is no failure."""
+    now: DeadLetter | None = None
+    with suppress(DbError):
+        now = hf.dead_letters.get(letter.engine, letter.row_key)
+    return (now and now.retried_as) or letter.item_id
 
 
 def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool) -> None:
-    count = DeadLetters(hf.engine).count(wanted)
-    if count:
-        _confirm_several(f"{counted(count, 'Pending dead letter')} would be put back.", count, wanted.engine, yes)
+    count = hf.dead_letters.count(wanted)
+    if count != 0:
+        _confirm_several("would be put back", count, wanted.engine, yes)
     retried, refusals = 0, list[str]()
     try:
-        for batch in hf.putting_back.retry_all(wanted, present_user()) if count else ():
+        for batch in hf.putting_back.retry_all(wanted, present_user()) if count != 0 else ():
             retried += batch.count
             refusals += batch.refusals
     except DbError:
@@ -219,13 +229,18 @@ def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool)
         raise refused(f"{counted(len(refusals), 'dead letter')} not put back, and left as before. {refusals[0]}")
 
 
-def _confirm_several(effect: str, count: int, engine: str | None, yes: bool) -> None:
-    word, what = (str(count), "how many") if engine is None else (engine, "the engine's name")
-    confirm(effect, word=word, what=what, yes=yes)
+def _confirm_several(effect: str, count: int | None, engine: str | None, yes: bool) -> None:
+    """Ask before several letters are changed. How many is None where the table would have to read them all to tell."""
+    told = "All Pending dead letters that fit" if count is None else counted(count, "Pending dead letter")
+    if engine is not None:
+        word, what = engine, "the engine's name"
+    else:
+        word, what = ("all", "the word") if count is None else (str(count), "how many")
+    confirm(f"{told} {effect}.", word=word, what=what, yes=yes)
 
 
 def _found(hf: Holdfast, engine: str, row_key: str) -> DeadLetter:
-    letter = DeadLetters(hf.engine).get(engine, row_key)
+    letter = hf.dead_letters.get(engine, row_key)
     if letter is None:
         raise _unknown(engine, row_key)
     return letter

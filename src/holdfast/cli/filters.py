@@ -38,6 +38,13 @@ def duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+def seconds(text: str) -> timedelta:
+    """Return the length of time a person typed: a number of seconds, or such as 30m, 12h or 2d."""
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return timedelta(seconds=int(text))
+    return duration(text)
+
+
 def job_number(text: str) -> JobId:
     """Return the job id a person typed."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= _LARGEST_ID):
@@ -114,4 +121,5 @@ __all__ = [
     "job_number",
     "moment",
     "one_of",
+    "seconds",
 ]

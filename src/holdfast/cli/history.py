@@ -8,7 +8,8 @@ import typer
 
 from ..core.errors import ConfigurationError
 from ..core.types import JsonObject
-from ..records.history import History, HistoryEntry, HistoryFilter, HistoryStatus
+from ..records.history import HistoryEntry, HistoryFilter, HistoryStatus
+from ..records.row_keys import check_history_key
 from .exits import EXIT_CODES_HELP
 from .filters import (
     DEFAULT_LIMIT,
@@ -30,6 +31,7 @@ history_app = typer.Typer(help="See what happened.", epilog=EXIT_CODES_HELP, inv
 
 _COLUMNS = ("ended", "engine", "operation", "status", "took", "attempt", "correlation id", "row key", "error")
 _PAYLOAD = ("input", "output")
+_STORED_KEY = ("key",)  # where a table stores the row key; it is told once
 
 _StatusOption = Annotated[
     HistoryStatus | None,
@@ -78,7 +80,7 @@ def list_history(
         since=since,
         until=until,
     )
-    page = History(hf.engine).page(wanted, limit, after)
+    page = hf.history.page(wanted, limit, after)
     nothing = "Nothing has happened that fits."
     print_page(page, _COLUMNS, _row, described_entry, nothing=nothing, as_json=as_json)
 
@@ -86,13 +88,14 @@ def list_history(
 @history_app.command("show")
 def show(engine: _EngineArgument, row_key: _RowKeyArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Show one attempt that ended, with its input and output."""
-    found = History(app_with_tables(app).engine).get(engine, row_key)
+    found = app_with_tables(app).history.get(engine, row_key)
     if found is None:
+        check_history_key(row_key)
         raise ConfigurationError(
             f"There is no history entry '{row_key}' of engine '{engine}'. It may be past its retention; look with "
             "'holdfast history list'."
         )
-    described = {"row_key": found.row_key, **described_fields(found)}
+    described = {"row_key": found.row_key, **described_fields(found, without=_STORED_KEY)}
     if as_json:
         print_json(described)
     else:
@@ -101,7 +104,7 @@ def show(engine: _EngineArgument, row_key: _RowKeyArgument, app: AppOption = Non
 
 def described_entry(entry: HistoryEntry) -> JsonObject:
     """Return an entry as JSON, without what the item held."""
-    return {"row_key": entry.row_key, **described_fields(entry, without=_PAYLOAD)}
+    return {"row_key": entry.row_key, **described_fields(entry, without=_PAYLOAD + _STORED_KEY)}
 
 
 def _row(entry: HistoryEntry) -> tuple[str, ...]:

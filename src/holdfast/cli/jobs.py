@@ -35,7 +35,11 @@ from .options import AppOption, JsonOption, help_when_alone
 from .output import print_fields, print_json, print_line, print_table
 from .records import app_with_tables, counted, described_fields, print_page, shown_fields, shown_moment, shown_text
 
-jobs_app = typer.Typer(help="See the queue and change it.", epilog=EXIT_CODES_HELP, invoke_without_command=True)
+jobs_app = typer.Typer(
+    help="See the queue and change it. Messages that wait for engines are jobs, too: of the topic engine.QUEUE.",
+    epilog=EXIT_CODES_HELP,
+    invoke_without_command=True,
+)
 
 _COLUMNS = ("id", "topic", "operation", "status", "attempt", "failures", "added", "due", "correlation id", "last error")
 _PAYLOAD = ("payload", "progress")
@@ -79,12 +83,15 @@ def list_jobs(
     after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, the newest first. Those that succeeded are in 'history list'. With --json without payloads."""
+    """List jobs, the newest first. Those that succeeded are in 'history list'. With --json without payloads.
+
+    Messages that wait for an engine are listed as jobs of the topic engine.QUEUE, such as engine.hmac-queue.
+    """
     hf = app_with_tables(app)
     wanted = JobFilter(
         topic=topic, status=status, tag=tag, correlation_id=correlation_id, error=error, since=since, until=until
     )
-    page = find(hf.engine, wanted, limit, after)
+    page = find(hf.database, wanted, limit, after)
     print_page(page, _COLUMNS, _row, _described_job, nothing="No job in the queue fits.", as_json=as_json)
 
 
@@ -93,9 +100,9 @@ def show(job_id: _IdArgument, app: AppOption = None, as_json: JsonOption = False
     """Show one job and every attempt of it, also when it has ended."""
     hf = app_with_tables(app)
     item = item_id(JobId(job_id))
-    job = jobs_by_id(hf.engine, [JobId(job_id)]).get(JobId(job_id))
-    attempts = History(hf.engine).of_item(item)
-    letters = DeadLetters(hf.engine).of_item(item)
+    job = jobs_by_id(hf.database, [JobId(job_id)]).get(JobId(job_id))
+    attempts = History(hf.database).of_item(item)
+    letters = DeadLetters(hf.database).of_item(item)
     if job is None and not attempts and not letters:
         raise ConfigurationError(
             f"There is no job {job_id}: not in the queue, the history or the dead letters. It may be past its "
@@ -111,7 +118,7 @@ def show(job_id: _IdArgument, app: AppOption = None, as_json: JsonOption = False
 def retry(job_ids: _IdsArgument, app: AppOption = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
     """Let dead, cancelled or scheduled jobs run now: the same jobs, their attempts counted on."""
     ids = _unique(job_ids)
-    store = job_store(app_with_tables(app).engine)
+    store = job_store(app_with_tables(app).database)
     if len(ids) > 1:
         confirm(f"{counted(len(ids), 'job')} would be retried.", word=str(len(ids)), what="how many", yes=yes)
     with conflicts_refused():
@@ -132,7 +139,7 @@ def cancel(
 ) -> None:
     """Cancel waiting jobs at once, and ask the workers of running ones to stop."""
     ids = _unique(job_ids)
-    store = job_store(app_with_tables(app).engine)
+    store = job_store(app_with_tables(app).database)
     found = jobs_by_id(store.engine, ids)
     topics = sorted({job.topic for job in found.values()})
     if found:
@@ -151,8 +158,8 @@ def cancel(
 
 @jobs_app.command("stats")
 def stats(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Count the jobs of every topic by status."""
-    store = job_store(app_with_tables(app).engine)
+    """Count the jobs of every topic by status; the topic engine.QUEUE has the messages that wait for an engine."""
+    store = job_store(app_with_tables(app).database)
     found = _topic_stats(store)
     if as_json:
         print_json(found)
@@ -177,7 +184,7 @@ def resume(topic: _TopicArgument, app: AppOption = None, as_json: JsonOption = F
 
 def _set_paused(hf: Holdfast, topic: str, is_paused: bool, as_json: bool) -> None:
     declared = {item.topic for item in hf.jobs.definitions}
-    changed = pause_topic(job_store(hf.engine), topic, is_paused, present_user(), declared)
+    changed = pause_topic(job_store(hf.database), topic, is_paused, present_user(), declared)
     if as_json:
         print_json({"topic": topic, "paused": is_paused, "changed": changed})
     else:

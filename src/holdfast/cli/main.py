@@ -14,6 +14,7 @@ from .._version import __version__
 from . import reset as reset_commands  # noqa: F401 - adds its commands to the trigger group
 from .demo.command import demo
 from .dlq import dlq_app
+from .engine import engine_app
 from .exits import EXIT_CODES_HELP, exit_code_of, sentence_of
 from .history import history_app
 from .jobs import jobs_app
@@ -44,6 +45,7 @@ app.add_typer(trigger_app, name="trigger")
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(processor_app, name="processor")
 app.add_typer(outbox_app, name="outbox")
+app.add_typer(engine_app, name="engine")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(history_app, name="history")
 app.add_typer(registry_app, name="registry")

@@ -10,21 +10,19 @@ from typing import Annotated
 
 import typer
 from sqlalchemy import inspect
-from sqlalchemy.engine import Connection, Engine
 
 from ..app import Holdfast
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, Conflict
 from ..core.types import JsonObject
+from ..engines.by_hand import registry_by_hand
 from ..engines.registry import EngineTablesConfig, Registry, RegistryView
 from ..engines.registry_shape import DEFAULT_LOCK_SECONDS
 from ..records import audit
-from ..records.database import changing, reading
+from ..records.database import reading
 from ..records.schema import audit_table
 from ..state.document import format_time
-from ..state.documents import ETag, Written
-from ..state.stores.sql import SqlDocumentStore
 from .exits import EXIT_CODES_HELP
-from .filters import duration
+from .filters import seconds
 from .guard import YesOption, confirm, conflicts_refused
 from .options import AppOption, JsonOption, help_when_alone
 from .output import print_fields, print_json, print_line, print_note, shown_time
@@ -38,15 +36,6 @@ registry_app = typer.Typer(
 registry_app.callback()(help_when_alone)
 
 _USUAL = EngineTablesConfig()
-
-
-def _seconds(text: str) -> timedelta:
-    """Return the length of time a person typed: a number of seconds, or such as 30m, 12h or 2d."""
-    if text.isascii() and text.isdigit() and len(text) < 10:
-        return timedelta(seconds=int(text))
-    return duration(text)
-
-
 _JobOption = Annotated[
     str,
     typer.Option("--job-id", metavar="ID", help="Who is to have the lock; any name.", show_default=False),
@@ -58,7 +47,7 @@ _OwnJobOption = Annotated[
 _DurationOption = Annotated[
     timedelta | None,
     typer.Option(
-        "--duration", parser=_seconds, metavar="TIME", help="For how long: 900 (seconds), 30m, 12h, 2d; one hour."
+        "--duration", parser=seconds, metavar="TIME", help="For how long: 900 (seconds), 30m, 12h, 2d; one hour."
     ),
 ]
 _AccountOption = Annotated[
@@ -99,10 +88,9 @@ def init(
         retention_days=retention_days,
     )
     with conflicts_refused():
-        view = hf.registry.init(tables)
-    if _has_audit(hf):
-        with changing(hf.engine) as connection:
-            audit.record(connection, audit.present_user(), "registry init", view.name, tables.as_json())
+        _require_none(hf)
+        with _audited(hf, "registry init", tables.as_json()) as registry:
+            view = registry.init(tables)
     _tell(view, as_json, f"Made the registry '{view.name}'.")
 
 
@@ -145,41 +133,30 @@ def unlock(
     _tell(view, as_json, f"Unlocked: '{seen.job_id}' no longer has the lock.")
 
 
-class _InTransaction(SqlDocumentStore):
-    """The state documents of the application's database, replaced on a connection whose transaction is open."""
-
-    def __init__(self, engine: Engine, connection: Connection) -> None:
-        super().__init__(engine)
-        self._connection = connection
-
-    def replace(self, name: str, content: bytes, if_match: ETag) -> Written:
-        """Replace the document; it counts once the transaction commits."""
-        return self.replace_on(self._connection, name, content, if_match)
-
-
 @contextmanager
 def _audited(hf: Holdfast, action: str, details: JsonObject) -> Iterator[Registry]:
-    """Yield the registry to change by hand; the change is written down in the same transaction.
-
-    Where the registry is not in the application's database, it is written down before. If the process dies in between,
-    the audit tells of a change that was not made. Where there is no audit, that is told.
-    """
+    """Yield the registry to change by hand; the change is written down. Where there is no audit, that is told."""
     if not _has_audit(hf):
         print_note("Not audited: the application keeps no records in SQL.")
         yield hf.registry
         return
-    documents = hf.state.documents
-    with changing(hf.engine) as connection:
-        audit.record(connection, audit.present_user(), action, hf.registry.name, details)
-        if isinstance(documents, SqlDocumentStore) and documents.engine.url == hf.engine.url:
-            yield hf.registry.over(_InTransaction(documents.engine, connection))
-            return
-    yield hf.registry
+    with registry_by_hand(hf.registry, hf.database, audit.present_user(), action, details) as registry:
+        yield registry
 
 
 def _has_audit(hf: Holdfast) -> bool:
-    with reading(hf.engine) as connection:
+    with reading(hf.database) as connection:
         return bool(inspect(connection).has_table(audit_table.name))
+
+
+def _require_none(hf: Holdfast) -> None:
+    """Look whether a registry can be made. Only making it makes sure.
+
+    Raises:
+        Conflict: there is one.
+    """
+    if hf.registry.read() is not None:
+        raise Conflict(f"There is a registry '{hf.registry.name}' already; nothing was changed.")
 
 
 def _existing(hf: Holdfast) -> RegistryView:

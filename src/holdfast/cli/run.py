@@ -19,9 +19,15 @@ from .output import print_error, print_json, print_line
 _DrainOption = Annotated[
     float, typer.Option("--drain-seconds", min=0.0, help="How long running handlers may take to finish when stopping.")
 ]
-_ConcurrencyOption = Annotated[int, typer.Option("--concurrency", min=1, help="How many jobs run at once.")]
+_ConcurrencyOption = Annotated[
+    int, typer.Option("--concurrency", min=1, help="How many jobs run at once; engines declare their own.")
+]
 _TopicsOption = Annotated[
-    list[str] | None, typer.Option("--topic", help="Run the jobs of this topic only; may be given several times.")
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        help="Of the jobs, run those of this topic only; may be given several times. All else runs as ever.",
+    ),
 ]
 _MigrateOption = Annotated[bool, typer.Option("--migrate", help="Create or upgrade Holdfast's tables first.")]
 
@@ -52,6 +58,8 @@ def run(
             print_line(
                 f"Processor {processor.id}: version {processor.version}, {_shown_types(processor.settings.types)}"
             )
+        for line in _prepared_engines(hf):
+            print_line(line)
         print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
 
     if hf.run(drain_seconds=drain_seconds, concurrency=concurrency, topics=topic, on_started=started):
@@ -90,6 +98,14 @@ def _prepared_jobs(hf: Holdfast, topics: list[str] | None) -> list[str]:
             found.setdefault(item.topic, []).append(item.operation)
     jobs = [f"Topic {topic}: runs {', '.join(sorted(names))}" for topic, names in sorted(found.items())]
     return jobs + [f"Periodic {item.name}: '{item.cron}' {item.timezone}" for item in hf.jobs.periodics]
+
+
+def _prepared_engines(hf: Holdfast) -> list[str]:
+    """Return a line about each engine whose messages are about to be taken."""
+    return [
+        f"Engine {name}: takes {', '.join(operations)} from {next(iter(operations.values())).settings.queue}"
+        for name, operations in hf.engines.declared.items()
+    ]
 
 
 def _shown_types(types: tuple[str, ...] | None) -> str:

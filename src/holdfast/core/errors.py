@@ -12,7 +12,8 @@
     ├── CursorSerializationError      a value cannot be a cursor, or a stored one cannot be read
     ├── StateStoreError               the state document could not be read or written
     │   ├── Conflict                  the document changed since it was read; nothing was written
-    │   │   └── RegistryLocked        the registry's lock is another job's (409); try again after it ends
+    │   │   ├── RegistryLocked        the registry's lock is another job's (409); try again after it ends
+    │   │   └── AlreadyRunning        another execution of a singleton is at work (409); try again after it ends
     │   ├── Unavailable               the store did not take the write; nothing was written; retry can help
     │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
@@ -32,6 +33,7 @@
         │   └── MissingGrantError     the database role may not see what a sound read needs
         ├── FetchError                rows could not be read; a retry can help
         ├── HandlerError              the user's handler failed
+        │   └── OperationFailed       an orchestration failed, or took too long (in engines.operations)
         ├── CommitError               the checkpoint could not be recorded; the batch will be delivered again
         ├── LostLeaseError            the lease is no longer ours; nothing was committed
         └── SerializationError        a cursor in the state could not be understood
@@ -94,6 +96,10 @@ class RegistryLocked(Conflict):
         super().__init__(message)
         self.holder_job_id = holder_job_id
         self.locked_until = locked_until
+
+
+class AlreadyRunning(Conflict):
+    """Another execution of a singleton, or of the same piece of business, is at work. Over HTTP a 409."""
 
 
 class Unavailable(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design

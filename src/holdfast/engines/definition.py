@@ -1,20 +1,27 @@
-"""An engine as it was declared."""
+"""An engine's operation as it was declared."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from ..core.errors import ConfigurationError
-from ..core.invocation import HandlerInvoker
 from ..core.retry import RetryPolicy
+from ..core.schedule import Schedule
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH
+from .messages import EngineMessage
+from .operations.protocol import Operation
+from .registry_shape import DEFAULT_LOCK_SECONDS, checked_duration
 
 _NAME = re.compile(r"[a-z0-9-]+")
 _QUEUE = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
 LEAST_ATTEMPTS = 2
+_LONGEST_INVISIBLE = 7 * 86_400.0  # of a message in Azure Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,28 +34,79 @@ class EngineSettings:
 
     queue: str
     operation: str
-    singleton: bool
-    max_retry_attempts: int
-    visibility_seconds: float
-    retry_policy: RetryPolicy
-    conflict_seconds: float
+    singleton: bool = False
+    max_retry_attempts: int = 5
+    visibility_seconds: float = 30.0
+    retry_policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_delay_seconds=600.0))
+    conflict_seconds: float = 5.0
+    locks_registry: bool = True
+    lock_seconds: float = DEFAULT_LOCK_SECONDS
+    concurrency: int = 4
+    poll_seconds: float = 0.5
+    schedule: Schedule | None = None
 
 
 class EngineDefinition:
-    """A handler with its settings, checked. The handler gets the context and the message."""
+    """An operation of an engine: its settings, checked, and what runs it.
 
-    def __init__(self, name: str, handler: Callable[..., Any], settings: EngineSettings) -> None:
-        self.name = _checked_name(name)
+    Calling it calls the handler as it is, for tests of the handler.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        settings: EngineSettings,
+        operation: Operation,
+        send: Callable[..., EngineMessage] | None = None,
+    ) -> None:
+        self.name = checked_engine(name)
         self.settings = settings
         self.handler = handler
+        self.operation = operation
+        self._send = send
         _check(self.name, settings)
-        self.invoker = HandlerInvoker(lambda messages, context: handler(context, messages[0]))
 
     def __repr__(self) -> str:
-        return f"EngineDefinition({self.name!r}, queue={self.settings.queue!r})"
+        return f"EngineDefinition({self.name!r}, operation={self.settings.operation!r}, queue={self.settings.queue!r})"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the handler, outside of any flow."""
+        return self.handler(*arguments, **named)
+
+    def send(
+        self,
+        payload: Any = None,
+        *,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        instance_id: str | None = None,
+        causation_id: str | None = None,
+        delay_seconds: float = 0.0,
+        connection: Connection | None = None,
+    ) -> EngineMessage:
+        """Ask for this operation. See ``Engines.send``."""
+        if self._send is None:
+            raise ConfigurationError(f"Engine '{self.name}' has no queue to send to.")
+        return self._send(
+            self.name,
+            payload,
+            operation=self.settings.operation,
+            message_id=message_id,
+            correlation_id=correlation_id,
+            instance_id=instance_id,
+            causation_id=causation_id,
+            delay_seconds=delay_seconds,
+            connection=connection,
+        )
 
 
-def _checked_name(name: object) -> str:
+def checked_engine(name: object) -> str:
+    """Return the name of an engine when it can be one.
+
+    Raises:
+        ConfigurationError: it cannot be the partition of its dead letters.
+    """
     if isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= ENGINE_LENGTH:
         return name
     raise ConfigurationError(
@@ -58,19 +116,33 @@ def _checked_name(name: object) -> str:
 
 
 def _check(name: str, settings: EngineSettings) -> None:
-    if not _QUEUE.fullmatch(settings.queue):
+    if not _QUEUE.fullmatch(str(settings.queue)):
         raise ConfigurationError(
             f"Engine '{name}': queue={settings.queue!r:.80} is no name for a queue: use 3 to 63 of a-z, 0-9 and single "
             "'-', as Azure Storage asks for."
         )
-    if not settings.operation or len(settings.operation) > ID_LENGTH:
+    if not 0 < len(str(settings.operation)) <= ID_LENGTH:
         raise ConfigurationError(f"Engine '{name}': operation must be a text of 1 to {ID_LENGTH} characters.")
     if type(settings.max_retry_attempts) is not int or settings.max_retry_attempts < LEAST_ATTEMPTS:
         raise ConfigurationError(
             f"Engine '{name}': max_retry_attempts={settings.max_retry_attempts!r} would never execute anything: a "
             f"message that was dequeued that often is dead, so n means n - 1 executions. Use {LEAST_ATTEMPTS} or more."
         )
-    if settings.visibility_seconds < 1 or settings.conflict_seconds < 0:
+    if type(settings.concurrency) is not int or settings.concurrency < 1:
+        raise ConfigurationError(f"Engine '{name}': concurrency={settings.concurrency!r} must be 1 or more.")
+    for setting in ("singleton", "locks_registry"):
+        if not isinstance(getattr(settings, setting), bool):
+            raise ConfigurationError(f"Engine '{name}': {setting} must be True or False.")
+    _check_seconds(name, "visibility_seconds", settings.visibility_seconds, least=1.0)
+    _check_seconds(name, "conflict_seconds", settings.conflict_seconds, least=0.0)
+    _check_seconds(name, "poll_seconds", settings.poll_seconds, least=0.001)
+    checked_duration(settings.lock_seconds)
+
+
+def _check_seconds(name: str, setting: str, value: object, *, least: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not least <= float(str(value)) <= _LONGEST_INVISIBLE:
         raise ConfigurationError(
-            f"Engine '{name}': visibility_seconds must be 1 or more, and conflict_seconds 0 or more."
+            f"Engine '{name}': {setting}={value!r:.80} must be a number of seconds from {least:g} to "
+            f"{_LONGEST_INVISIBLE:.0f} (7 days)."
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..core.clock import Clock
-from ..core.errors import LostLeaseError, StateStoreError
+from ..core.errors import LostLeaseError
 from .queues.protocol import EngineQueue, Received
 
 _log = logging.getLogger("holdfast.engines")
@@ -49,6 +49,11 @@ class KeptInvisible:
         with self._lock:
             return self._message
 
+    def let_go(self) -> Received:
+        """Extend the message no more, and return it with its last receipt: a newer one would refuse that."""
+        self._stop.set()
+        return self.message
+
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` once the message is lost (at once when it already is); return what takes that back."""
         self._on_lost.append(callback)
@@ -62,30 +67,36 @@ class KeptInvisible:
         Raises:
             LostLeaseError: it is no longer ours.
         """
+        self._extend()
+
+    def _extend(self, *, unless_stopped: bool = False) -> None:
         asked_at = self._clock.monotonic()
         with self._lock:
+            if unless_stopped and self._stop.is_set():
+                return
             if self.lost.is_set():
                 raise LostLeaseError(f"Message {self._message.id} is no longer this worker's.")
             try:
                 self._message = self._queue.extend(self._message, self._seconds)
             except LostLeaseError:
-                self._lose()
+                self.lose()
                 raise
             self._renewed_at = asked_at
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, self._seconds / 3):
             try:
-                self.extend()
+                self._extend(unless_stopped=True)
             except LostLeaseError:
                 return
-            except StateStoreError as error:
+            except Exception as error:  # whatever it is, a heartbeat that ends would lose the message
                 _log.warning("Message %s could not be extended and is tried again: %s", self._message.id, error)
             if self._clock.monotonic() - self._renewed_at >= self._seconds:
-                self._lose()
+                self.lose()
                 return
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """Take the message for someone else's from now on: nothing is extended or recorded any more."""
         if not self.lost.is_set():
             self.lost.set()
             for callback in list(self._on_lost):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Mapping
@@ -55,7 +56,8 @@ class EngineMessage:
             "enqueuedAtUtc": None if self.enqueued_at is None else utc_text(self.enqueued_at),
             "causationId": self.causation_id,
         }
-        return json.dumps({**self.others, **{name: value for name, value in known.items() if value is not None}})
+        present = {name: value for name, value in known.items() if value is not None or name == "payload"}
+        return json.dumps({**self.others, **present})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def utc_text(moment: datetime) -> str:
 
 def _object_in(body: str) -> dict[str, Any]:
     try:
-        found = json.loads(body, parse_constant=_refuse_constant)
+        found = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError as error:
         raise MessageError("The message is nested too deeply to be read.") from error
     except ValueError as error:
@@ -117,6 +119,13 @@ def _object_in(body: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise MessageError(f"The message is a JSON {type(found).__name__}, not an object with a payload.")
     return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text:.40} is too large")
+    return number
 
 
 def _refuse_constant(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from ..records.dead_letters import DeadLetter
 from .messages import EngineMessage
+from .queues.protocol import EngineQueue, Received
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,18 @@ class FailedBefore:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What only one execution may have at a time, and the message that wants it.
+
+    ``lock_seconds`` is how long the registry's lock lasts without being extended; None to leave the registry alone.
+    """
+
+    name: str
+    job_id: str
+    lock_seconds: float | None = None
+
+
 class EngineRecords(Protocol):
     """The history and the dead letters of engines."""
 
@@ -45,18 +59,52 @@ class EngineRecords(Protocol):
         """Add an execution to the history."""
         ...
 
+    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
+        """Add a success to the history, then delete its message; both at once where that can be.
+
+        Raises:
+            LostLeaseError: the message is no longer ours, and nothing was recorded.
+        """
+        ...
+
+    def is_buried(self, message: EngineMessage) -> bool:
+        """Return whether a Pending dead letter is about this very message."""
+        ...
+
     def bury(self, letter: DeadLetter) -> bool:
         """Add a dead letter if it is not there yet; return whether it was added."""
         ...
 
 
-class Exclusive(Protocol):
-    """Keeps two executions of one singleton apart."""
+class Alone(Protocol):
+    """What is held while an execution is the only one."""
 
-    def alone(self, engine: str, message: EngineMessage) -> AbstractContextManager[Any]:
-        """Be the only execution for the message's instance inside the block.
+    @property
+    def registry(self) -> Any:
+        """Return the locked registry; None when it is not locked."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether another execution may have begun."""
+        ...
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once that is known."""
+        ...
+
+
+class Exclusive(Protocol):
+    """Keeps two executions apart."""
+
+    def alone(self, scope: Scope) -> AbstractContextManager[Alone]:
+        """Be the only execution of a scope inside the block.
 
         Raises:
             Conflict: another one is at work, or the registry is locked: 409.
         """
+        ...
+
+    def give_up(self, scope: Scope) -> None:
+        """Free what a dead execution of this very message may still hold: it will not be tried again."""
         ...

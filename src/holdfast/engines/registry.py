@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError
@@ -19,7 +19,14 @@ from ..state.heartbeat import Heartbeat, checked_interval
 from . import registry_document as doc
 from .registry_document import Holder
 from .registry_lock import HeldRegistry
-from .registry_shape import DEFAULT_LOCK_SECONDS, EngineTablesConfig, LockView, checked_duration, checked_job_id
+from .registry_shape import (
+    DEFAULT_LOCK_SECONDS,
+    Document,
+    EngineTablesConfig,
+    LockView,
+    checked_duration,
+    checked_job_id,
+)
 from .registry_writes import RegistryView, RegistryWrites
 
 __all__ = ["EngineTablesConfig", "HeldRegistry", "LockView", "Registry", "RegistryView"]
@@ -162,16 +169,22 @@ class Registry:
         changes: Mapping[str, object],
         *,
         remove: Collection[str] = (),
+        tables: EngineTablesConfig | None = None,
         fencing_token: FencingToken | None = None,
     ) -> RegistryView:
-        """Set the application's own fields, and remove others.
+        """Set the application's own fields, remove others, and set where engines keep their tables, in one write.
 
         Raises:
             RegistryLocked: the lock is not the job's, or has run out; nothing was written.
             ConfigurationError: a value is not JSON, or a field is one that the registry keeps itself.
         """
         holder = Holder(job_id, fencing_token)
-        return self._writes.apply(lambda document, now: doc.change(document, holder, changes, now=now, remove=remove))
+
+        def changed(document: Document, now: datetime) -> Document:
+            revised = doc.change(document, holder, changes, now=now, remove=remove)
+            return revised if tables is None else doc.configure_tables(revised, holder, tables, now=now)
+
+        return self._writes.apply(changed)
 
     def configure_tables(
         self, job_id: str, tables: EngineTablesConfig, *, fencing_token: FencingToken | None = None

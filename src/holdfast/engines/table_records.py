@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from ..records.dead_letters import DeadLetter
-from ..records.history import HistoryStatus
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from ..core.errors import LostLeaseError
+from ..records.database import changing
+from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from ..records.history import History, HistoryStatus
+from ..records.paging import MAX_LIMIT
 from ..records.protocol import HistoryTable, LetterTable
 from .messages import EngineMessage
 from .ports import Ended, FailedBefore
+from .queues.embedded import EmbeddedQueue
+from .queues.protocol import EngineQueue, Received
 
 
 class TableRecords:
@@ -21,28 +31,75 @@ class TableRecords:
         return self.history.succeeded(message.engine, message.operation, message.correlation_id) is not None
 
     def failures(self, message: EngineMessage) -> list[FailedBefore]:
-        """Return the executions of the same that failed, oldest first."""
+        """Return the executions of this very message that failed, oldest first."""
         found = self.history.of_correlation(message.engine, message.correlation_id, message.operation)
-        failed = [entry for entry in found if entry.status is HistoryStatus.FAILED]
-        return [FailedBefore(entry.created_at, entry.error or "") for entry in failed]
+        return [
+            FailedBefore(entry.created_at, entry.error or "")
+            for entry in found
+            if entry.status is HistoryStatus.FAILED and entry.item_id == message.message_id
+        ]
 
     def record(self, ended: Ended) -> None:
         """Add an execution to the history."""
-        message = ended.message
-        self.history.add(
-            engine=message.engine,
-            operation=message.operation,
-            status=HistoryStatus.SUCCEEDED if ended.error is None else HistoryStatus.FAILED,
-            duration_ms=ended.duration_ms,
-            correlation_id=message.correlation_id,
-            instance_id=message.instance_id,
-            input=message.rendered(),
-            output=ended.output,
-            error=ended.error,
-            item_id=message.message_id,
-            attempt=ended.attempt,
-        )
+        self.history.add(**_entry(ended))
+
+    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
+        """Add a success to the history, then delete its message."""
+        self.record(ended)
+        reached("recorded")
+        queue.delete(received)
+
+    def is_buried(self, message: EngineMessage) -> bool:
+        """Return whether a Pending dead letter is about this very message."""
+        wanted = LetterFilter(engine=message.engine, correlation_id=message.correlation_id, status=LetterStatus.PENDING)
+        after: str | None = None
+        while True:
+            found = self.letters.page(wanted, MAX_LIMIT, after)
+            if any(letter.item_id == message.message_id for letter in found.items):
+                return True
+            after = found.continuation_token
+            if after is None:
+                return False
 
     def bury(self, letter: DeadLetter) -> bool:
         """Add a dead letter if it is not there yet."""
         return self.letters.add(letter)
+
+
+class DatabaseRecords(TableRecords):
+    """Records in the database that the embedded queue is in, too: a success and its message's end are one transaction.
+
+    So a worker that was paused for long and lost its message cannot write a success beside a dead letter.
+    """
+
+    def __init__(self, letters: LetterTable, history: HistoryTable, engine: Engine) -> None:
+        super().__init__(letters, history)
+        self._engine = engine
+
+    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
+        """Add a success to the history and delete its message, both or neither."""
+        if not isinstance(queue, EmbeddedQueue):
+            super().settle(ended, queue, received, reached)
+            return
+        with changing(self._engine) as connection:
+            if not queue.delete(received, connection):
+                raise LostLeaseError(f"Message {received.id} is no longer this worker's; its end is not recorded.")
+            History(self._engine).add(connection, **_entry(ended))
+            reached("recorded")
+
+
+def _entry(ended: Ended) -> dict[str, Any]:
+    message = ended.message
+    return {
+        "engine": message.engine,
+        "operation": message.operation,
+        "status": HistoryStatus.SUCCEEDED if ended.error is None else HistoryStatus.FAILED,
+        "duration_ms": ended.duration_ms,
+        "correlation_id": message.correlation_id,
+        "instance_id": message.instance_id,
+        "input": message.rendered(),
+        "output": ended.output,
+        "error": ended.error,
+        "item_id": message.message_id,
+        "attempt": ended.attempt,
+    }

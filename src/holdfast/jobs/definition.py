@@ -29,6 +29,7 @@ from .settings import (
     checked_tags,
     checked_topic,
     limits_of,
+    own_topic,
 )
 from .stores.base import SqlJobStore
 
@@ -64,7 +65,7 @@ class JobDefinition:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.topic = checked_topic("Topic", topic)
+        self.topic = own_topic(topic)
         self.operation = checked_topic("Operation", operation or getattr(function, "__name__", None))
         self.settings = settings or JobSettings()
         self.store = store

@@ -16,6 +16,7 @@ from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
 from ..records.history import History, HistoryStatus
+from ..records.retention import RETENTION_DAYS
 from ..records.retention import prune as prune_records
 from .chores import Chore
 from .definition import BoundJob, JobDefinition
@@ -53,6 +54,7 @@ class Jobs:
         provider: makes the connection pools: one for the queue, one for heartbeats, apart from the handlers' own.
         config: the database.
         transaction_engine: where ``context.transaction`` is opened.
+        retention_days: how long history and settled dead letters are kept.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class Jobs:
         *,
         clock: Clock,
         metrics: MetricsCollector | None = None,
+        retention_days: Callable[[], float] = lambda: RETENTION_DAYS,
     ) -> None:
         self._provider = provider
         self._config = config
         self._transaction_engine = transaction_engine
         self._clock = clock
         self._metrics = metrics
+        self._retention_days = retention_days
         self._store: SqlJobStore | None = None
         self._definitions: dict[tuple[str, str], JobDefinition] = {}
         self._periodics: dict[str, Periodic] = {}
@@ -234,7 +238,8 @@ class Jobs:
         """Forget what is past its retention."""
         while self.store.prune(_ENDED_JOBS_SECONDS) >= _PRUNED_AT_ONCE:
             pass
-        prune_records(self.store.engine)
+        days = self._retention_days()
+        prune_records(self.store.engine, history_days=days, dead_letter_days=days)
         return _PRUNE_SECONDS
 
     def _declare_limits(self, definitions: Sequence[JobDefinition]) -> None:

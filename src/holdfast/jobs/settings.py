@@ -16,6 +16,7 @@ from .model import TopicLimits
 
 MAX_NAME_LENGTH = 140  # history and dead letters put 'jobs:' in front of a topic, and hold 150
 MAX_KEY_LENGTH = 200
+ENGINE_TOPICS = "engine."  # of engines' messages, not of jobs
 MAX_TAGS = 50
 _SMALLEST_PRIORITY, _LARGEST_PRIORITY = -(2**15), 2**15 - 1
 _LARGEST_INTEGER = 2**31 - 1
@@ -98,6 +99,20 @@ def checked_topic(kind: str, name: object) -> str:
         else:
             return name
     raise ConfigurationError(f"{kind} {_shown(name)} cannot be used: {problem}.")
+
+
+def own_topic(topic: object, kind: str = "Topic") -> str:
+    """Return the topic of jobs: any but those that hold the messages of engines.
+
+    Raises:
+        ConfigurationError: it cannot name a topic, or is an engine's.
+    """
+    checked = checked_topic(kind, topic)
+    if checked.startswith(ENGINE_TOPICS):
+        raise ConfigurationError(
+            f"{kind} '{checked}' cannot be used: what starts with '{ENGINE_TOPICS}' holds the messages of engines."
+        )
+    return checked
 
 
 def checked_key(kind: str, key: object) -> str:

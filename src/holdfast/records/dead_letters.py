@@ -45,6 +45,10 @@ class LetterStatus(StrEnum):
     EXPIRED = "Expired"
 
 
+SETTLED_BY_HAND = {LetterStatus.RESOLVED: "dlq resolve", LetterStatus.EXPIRED: "dlq expire"}
+"""What the audit calls the change that gave a letter its status."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """One item that could not be done. ``retried_as`` names the item it was put back as.
@@ -168,20 +172,22 @@ class DeadLetters:
             NotFoundError: there is no such letter.
             Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
         """
-        notes = legible(notes)
         with changing(self._engine) as connection:
             letter = self._held(connection, engine_name, row_key)
-            if not is_pending(letter) or (letter.retry_message_id is not None and not despite_retry):
-                raise Conflict(f"{told_state(letter)}; nothing was changed.")
-            values = {
-                "status": LetterStatus.RESOLVED.value,
-                "resolution_notes": notes,
-                "resolved_at": database_time(connection.dialect),
-                "resolved_by": actor[:ID_LENGTH],
-            }
-            _set_held(connection, letter, values)
-            audit.record(connection, actor, "dlq resolve", f"{engine_name}/{row_key}", {"notes": notes})
-            return self._held(connection, engine_name, row_key)
+            check_settlable(letter, despite_retry=despite_retry)
+            return self._settled(connection, letter, LetterStatus.RESOLVED, notes, actor)
+
+    def expire_one(self, engine_name: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+        """Give up on one letter, audited, and return it.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
+        """
+        with changing(self._engine) as connection:
+            letter = self._held(connection, engine_name, row_key)
+            check_settlable(letter)
+            return self._settled(connection, letter, LetterStatus.EXPIRED, notes, actor)
 
     def expire(self, older_than_days: float, engine_name: str | None = None, *, actor: str) -> int:
         """Give up on Pending letters that failed longer ago than that, audited; return how many.
@@ -246,6 +252,21 @@ class DeadLetters:
         self.mark_retried(connection, letter, message_id, letter.retry_begun_by or "")
         return self._held(connection, engine_name, row_key)
 
+    def _settled(
+        self, connection: Connection, letter: DeadLetter, status: LetterStatus, notes: str, actor: str
+    ) -> DeadLetter:
+        """Settle a letter that the transaction holds, as a person decided."""
+        values = {
+            "status": status.value,
+            "resolution_notes": legible(notes),
+            "resolved_at": database_time(connection.dialect),
+            "resolved_by": actor[:ID_LENGTH],
+        }
+        _set_held(connection, letter, values)
+        name = f"{letter.engine}/{letter.row_key}"
+        audit.record(connection, actor, SETTLED_BY_HAND[status], name, {"notes": legible(notes)})
+        return self._held(connection, letter.engine, letter.row_key)
+
     def _held(self, connection: Connection, engine_name: str, row_key: str) -> DeadLetter:
         """Return a letter that is the transaction's until it ends."""
         query = select(dead_letters_table).where(_named(engine_name, row_key)).with_for_update()
@@ -297,6 +318,16 @@ def told_state(letter: DeadLetter) -> str:
 def is_pending(letter: DeadLetter) -> bool:
     """Return whether a letter may still be settled."""
     return letter.status is LetterStatus.PENDING
+
+
+def check_settlable(letter: DeadLetter, *, despite_retry: bool = False) -> None:
+    """Check that a person may settle a letter.
+
+    Raises:
+        Conflict: it is no longer Pending, or a retry of it was begun.
+    """
+    if not is_pending(letter) or (letter.retry_message_id is not None and not despite_retry):
+        raise Conflict(f"{told_state(letter)}; nothing was changed.")
 
 
 def is_retried_as(letter: DeadLetter, message_id: str) -> bool:

@@ -24,6 +24,10 @@ _DIGEST_BYTES = 9
 _Item = TypeVar("_Item")
 
 
+class WrongTokenError(ConfigurationError):
+    """A token is not from the listing that it is to go on with. A retry cannot help; begin without one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page(Generic[_Item]):
     """Some rows, and the token to go on with; None when these were the last."""
@@ -81,9 +85,9 @@ def moment_in(kind: str, token: str, text: object) -> datetime:
     return moment
 
 
-def wrong_token(kind: str, token: str) -> ConfigurationError:
+def wrong_token(kind: str, token: str) -> WrongTokenError:
     """Return the error for a token that is not from a listing of ``kind``."""
-    return ConfigurationError(
+    return WrongTokenError(
         f"'{token[:40]}' is not a continuation token of the {kind}. Take it from the end of the page before."
     )
 

@@ -1,7 +1,7 @@
 """What every table of dead letters and every table of history can do, wherever it is kept.
 
 Each change is a whole: when the process dies in it, it has happened or it has not (``prune``, and ``expire`` where a
-table has no transactions, are many of them, and may be called again).
+table has no transactions or there are two tables, are many of them, and may be called again).
 
 Every method raises ``ConfigurationError`` when the table is missing or refuses us, and ``Unavailable`` or
 ``DbConnectionError`` when it does not answer and nothing was changed; a change raises ``Ambiguous`` when its answer was
@@ -59,6 +59,15 @@ class LetterTable(Protocol):
         """Mark a Pending letter as dealt with, and return it.
 
         ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
+        """
+        ...
+
+    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+        """Give up on one Pending letter, and return it.
 
         Raises:
             NotFoundError: there is no such letter.

@@ -9,10 +9,12 @@ from typing import Protocol
 
 from sqlalchemy.engine import Connection, Engine
 
-from ..core.errors import ConfigurationError, Conflict, JobError
+from ..core.errors import ConfigurationError, Conflict, JobError, MessageError, NotFoundError
 from .database import changing, reading
-from .dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus, told_state
+from .dead_letters import DeadLetter, LetterFilter, LetterStatus, told_state
 from .paging import MAX_LIMIT
+from .protocol import LetterTable
+from .tables import SqlLetterTable
 from .times import database_now
 
 Refusal = ConfigurationError | Conflict
@@ -23,6 +25,19 @@ class Home(Protocol):
 
     def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
         """Put back what can be, audited, inside the caller's transaction; return why the others cannot."""
+        ...
+
+
+class SteppedHome(Protocol):
+    """Where letters go back to that no transaction reaches: step by step, each letter on its own."""
+
+    def retry(self, letter: DeadLetter, actor: str) -> object:
+        """Put one letter back, audited, or finish a retry of it that was begun.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending; nothing was changed.
+        """
         ...
 
 
@@ -38,13 +53,24 @@ class PuttingBack:
     """Puts letters back.
 
     Args:
-        engine: where the letters are.
+        engine: the database.
         homes: by what an engine's name begins with, up to the colon.
+        stepped: the homes that are elsewhere.
+        letters: where the letters are; in the database when left out.
     """
 
-    def __init__(self, engine: Engine, homes: Mapping[str, Home]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        homes: Mapping[str, Home],
+        *,
+        stepped: Mapping[str, SteppedHome] | None = None,
+        letters: LetterTable | None = None,
+    ) -> None:
         self._engine = engine
         self._homes = homes
+        self._stepped = stepped or {}
+        self._letters = letters or SqlLetterTable(engine)
 
     def retry(self, letter: DeadLetter, actor: str) -> None:
         """Put back what one dead letter is about.
@@ -54,6 +80,10 @@ class PuttingBack:
             Conflict: the letter is no longer Pending, or what it is about is at work; nothing was changed.
             JobError: another job has taken the unique key; nothing was changed.
         """
+        stepped = self._stepped.get(_kind(letter))
+        if stepped is not None:
+            stepped.retry(letter, actor)
+            return
         with changing(self._engine) as connection:
             for refusal in self._put_back(connection, [letter], actor):
                 raise refusal
@@ -69,11 +99,24 @@ class PuttingBack:
         wanted = replace(wanted, status=LetterStatus.PENDING, until=until)
         after: str | None = None
         while True:
-            found = DeadLetters(self._engine).page(wanted, MAX_LIMIT, after)
-            yield self._retried_batch(found.items, actor)
+            found = self._letters.page(wanted, MAX_LIMIT, after)
+            yield self._retried(found.items, actor)
             after = found.continuation_token
             if after is None:
                 return
+
+    def _retried(self, letters: Sequence[DeadLetter], actor: str) -> Retried:
+        together = [letter for letter in letters if _kind(letter) not in self._stepped]
+        batch = self._retried_batch(together, actor)
+        count, refusals = batch.count, list(batch.refusals)
+        for letter in letters:
+            if _kind(letter) in self._stepped:
+                try:
+                    self.retry(letter, actor)
+                    count += 1
+                except (ConfigurationError, Conflict, NotFoundError, MessageError) as error:
+                    refusals.append(f"{letter.engine} {letter.row_key}: {error}")
+        return Retried(count, refusals)
 
     def _retried_batch(self, letters: Sequence[DeadLetter], actor: str) -> Retried:
         if not letters:

@@ -94,6 +94,16 @@ def parsed_history_key(row_key: str) -> HistoryKey:
     return HistoryKey(decoded(correlation_id), created_at, int(row_id))
 
 
+def check_history_key(row_key: str) -> None:
+    """Check that a text can be the row key of a history entry, in a database or in an Azure Table.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if _HISTORY_KEY.fullmatch(row_key) is None:
+        raise _not_a_key(row_key)
+
+
 def dead_letter_key(item: str, last_failure_at: datetime) -> str:
     """Return the row key of a dead letter: equal for equal item and moment, so that a repeated write is one row.
 

@@ -67,7 +67,7 @@ class _Jobs:
         self._hf = hf
 
     def _write(self, n: int, attempt: int) -> None:
-        with self._hf.engine.begin() as connection:
+        with self._hf.database.begin() as connection:
             connection.execute(_EFFECT, {"n": n, "attempt": attempt})
 
     def own(self, context: JobContext, n: int, note: str) -> None:
@@ -99,7 +99,7 @@ class _Jobs:
 
     def slow_together(self, context: JobContext, n: int, note: str) -> None:
         """Write first and wait then, except on SQLite, where that would keep everyone else from writing."""
-        is_sqlite = self._hf.engine.dialect.name == "sqlite"
+        is_sqlite = self._hf.database.dialect.name == "sqlite"
         if is_sqlite:
             context.lease_lost.wait(1.3 * LEASE_SECONDS)
         context.transaction.execute(_EFFECT, {"n": n, "attempt": context.attempt})

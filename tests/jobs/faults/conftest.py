@@ -52,7 +52,7 @@ class Scene:
         return self.hf.jobs.get(job_id)
 
     def rows(self, sql: str, **values: object) -> list[dict[str, Any]]:
-        with self.hf.engine.connect() as connection:
+        with self.hf.database.connect() as connection:
             return [dict(row) for row in connection.execute(text(sql), values).mappings()]
 
     def effects(self, n: int) -> list[int]:
@@ -99,7 +99,7 @@ def _scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     name = SERVERS.get(request.param)
     hf = Holdfast(url, app_name="faults")
     hf.migrate()
-    with hf.engine.begin() as connection:
+    with hf.database.begin() as connection:
         connection.execute(text(EFFECTS_TABLE))
     yield Scene(url, None if name is None else request.getfixturevalue(name), hf, declare(hf))
     hf._provider.dispose_all()

@@ -42,7 +42,7 @@ class Feeder:
     def __init__(self, url: str, seed: int) -> None:
         self.hf = Holdfast(url, app_name="faults")
         self.hf.migrate()
-        with self.hf.engine.begin() as connection:
+        with self.hf.database.begin() as connection:
             connection.execute(text(EFFECTS_TABLE))
         self._jobs = declare(self.hf)
         self._chance = random.Random(seed)
@@ -100,7 +100,7 @@ class Feeder:
 
     def _has_cancelled(self) -> bool:
         try:
-            with self.hf.engine.connect() as connection:
+            with self.hf.database.connect() as connection:
                 found = text("SELECT id FROM holdfast_jobs WHERE operation = 'waiting' AND status = 'scheduled'")
                 ids = list(connection.execute(found).scalars())
             if ids:
@@ -112,7 +112,7 @@ class Feeder:
     def open_jobs(self) -> int:
         """Return how many jobs are still to be done; the database may be too busy to tell, which counts as one."""
         try:
-            with self.hf.engine.connect() as connection:
+            with self.hf.database.connect() as connection:
                 count = text(
                     "SELECT count(*) FROM holdfast_jobs WHERE status IN ('ready', 'scheduled', 'running') "
                     "AND operation <> 'waiting'"
@@ -123,7 +123,7 @@ class Feeder:
 
     def close_books(self) -> tuple[dict[int, Accepted], Books]:
         """Return the accepted jobs and what the database says about them."""
-        books = Books(self.hf.engine)
+        books = Books(self.hf.database)
         accepted = self._answered | (books.numbers & self._offered.keys())
         return {n: self._offered[n] for n in sorted(accepted)}, books
 

@@ -107,7 +107,7 @@ def test_a_grouped_completion_whose_answer_was_lost_counts_once(
 ) -> None:
     scene = server_scene
     assert scene.server is not None
-    last_request = {"postgresql": b"DELETE FROM holdfast_jobs", "mysql": b"COMMIT"}[scene.hf.engine.dialect.name]
+    last_request = {"postgresql": b"DELETE FROM holdfast_jobs", "mysql": b"COMMIT"}[scene.hf.database.dialect.name]
     with FaultProxy(scene.server.port) as proxy:
         desk = Desk(scene)
         begun, release = [], threading.Event()
@@ -138,7 +138,7 @@ def test_completions_that_wait_for_a_crashed_server_arrive_once(
         release.set()
         wait_until(lambda: "Reporting jobs did not work" in caplog.text, "a report in vain")
         scene.server.start()
-        scene.hf.engine.dispose()
+        scene.hf.database.dispose()
         wait_until(lambda: left(scene) == 0, "all to end")
     assert told(scene) == [(n, 1, "Succeeded") for n in range(20)]
     assert "its report was refused" not in caplog.text
@@ -174,7 +174,7 @@ def test_a_dead_pooled_connection_does_not_cost_an_attempt_on_mariadb(mariadb_sc
         wait_until(lambda: scene.effects(1) == [1], "the first, which leaves its connection in the pool")
         wait_until(lambda: left(scene) == 0, "its end")
         scene.server.restart(immediate=True)
-        scene.hf.engine.dispose()
+        scene.hf.database.dispose()
         scene.hf.jobs.store.engine.dispose()
         job.enqueue(n=2)
         wait_until(lambda: left(scene) == 0, "the second to end")
@@ -204,11 +204,11 @@ def test_a_chore_that_finds_no_server_is_only_put_off(server_scene: Scene, caplo
 
     def prune_in_vain() -> float:
         asked.set()
-        with changing(scene.hf.engine):
+        with changing(scene.hf.database):
             return 60.0
 
     chores = Chores([prune_in_vain], WorkerTelemetry(WorkerId("anne"), None), SystemClock())
-    scene.hf.engine.dispose()
+    scene.hf.database.dispose()
     scene.server.stop(immediate=True)
     try:
         chores.start()

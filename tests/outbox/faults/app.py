@@ -96,7 +96,7 @@ class _Effects:
         if self._is_transactional:
             self._write(context.transaction, messages, context)
         else:
-            with self._hf.engine.begin() as connection:
+            with self._hf.database.begin() as connection:
                 self._write(connection, messages, context)
         wait_at(INSIDE_HANDLER, context.processor_id)
         context.lease_lost.wait(random.uniform(0, self._work_seconds))

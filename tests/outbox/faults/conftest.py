@@ -37,7 +37,7 @@ class Scene:
         """Append messages with these ids, in one transaction, with the data that belongs to them."""
         for name in names:
             self.shop.execute("INSERT INTO orders (message_id) VALUES (:name)", name=name)
-        with self.shop.app.engine.begin() as connection:
+        with self.shop.app.database.begin() as connection:
             for name in names:
                 self.shop.app.outbox.append(connection, "Placed", {"name": name}, message_id=name)
         self.ends = Ends(self.ends.committed.union(names), frozenset(), frozenset())
@@ -52,7 +52,7 @@ class Scene:
 
     @property
     def books(self) -> Books:
-        return Books(self.shop.app.engine, self.ends)
+        return Books(self.shop.app.database, self.ends)
 
 
 DATABASES = [

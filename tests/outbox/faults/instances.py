@@ -26,7 +26,7 @@ def prepared(url: str) -> Shop:
     """Return the application on an empty database, with the tables its handlers and writers use."""
     shop = Shop(url)
     shop.app.migrate()
-    for statement in TABLES[shop.app.engine.dialect.name]:
+    for statement in TABLES[shop.app.database.dialect.name]:
         shop.execute(statement)
     return shop
 

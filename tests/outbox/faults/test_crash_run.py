@@ -140,7 +140,7 @@ class Run:
     def close_books(self) -> Books:
         """Let every instance end what it is at; return what the database says then."""
         self.instances.stop()
-        return Books(self.shop.app.engine, self.writers.ends, self.instances.mismatches)
+        return Books(self.shop.app.database, self.writers.ends, self.instances.mismatches)
 
     def close(self) -> None:
         for worker in self.instances.workers:

@@ -47,7 +47,7 @@ class KeyWriters:
 
     def overtake(self, key: str) -> None:
         """Let a transaction change the key before one that began to write earlier."""
-        engine = self._app.engine
+        engine = self._app.database
         with engine.begin() as earlier:
             earlier.execute(_ELSEWHERE)
             with engine.begin() as later:
@@ -65,7 +65,7 @@ class KeyWriters:
     def _write(self, chance: random.Random) -> None:
         pause = threading.Event()
         for _ in range(CHANGES_EACH):
-            with self._app.engine.begin() as connection:
+            with self._app.database.begin() as connection:
                 connection.execute(_ELSEWHERE)
                 pause.wait(chance.uniform(0, 0.03))
                 self.change(connection, chance.choice(KEYS))

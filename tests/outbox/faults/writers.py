@@ -58,7 +58,7 @@ class Writer:
         self.undone.update(plan.taken_back)
         is_committing = False
         try:
-            with self.hf.engine.connect() as connection, connection.begin() as transaction:
+            with self.hf.database.connect() as connection, connection.begin() as transaction:
                 self._append(connection, plan)
                 stop.wait(plan.open_seconds)
                 if plan.commits:
@@ -66,7 +66,7 @@ class Writer:
                     transaction.commit()
                 else:
                     transaction.rollback()
-        except (SQLAlchemyError, self.hf.engine.dialect.loaded_dbapi.Error):
+        except (SQLAlchemyError, self.hf.database.dialect.loaded_dbapi.Error):
             (self.unsure if is_committing else self.undone).update(plan.kept)
         else:
             (self.committed if plan.commits else self.undone).update(plan.kept)

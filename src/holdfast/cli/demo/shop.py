@@ -39,7 +39,7 @@ def ship(changes: list[RowChange], context: PollContext) -> None:
     """
     records = [_record(change.after or {}, context) for change in changes]
     for record in records:
-        with hf.engine.begin() as connection:
+        with hf.database.begin() as connection:
             connection.execute(_DELIVERED, record)
         context.lease_lost.wait(_WORK_SECONDS)
     context.transaction.execute(_SHIPPED, records)

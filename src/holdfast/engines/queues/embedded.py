@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import and_, delete, update
 from sqlalchemy.engine import Connection
@@ -20,13 +20,14 @@ from ...core.clock import new_id
 from ...core.errors import LostLeaseError
 from ...jobs.listing import jobs_table
 from ...jobs.model import Claim, ClaimedJob, JobStatus, NewJob, PutBack, WorkerId
+from ...jobs.settings import ENGINE_TOPICS
 from ...jobs.stores.base import SqlJobStore
 from ...jobs.texts import storable
-from ...records.database import changing
+from ...records.database import changing, reading
 from ...records.times import database_now, database_time
+from .copies import first_inserted
 from .protocol import Received
 
-TOPIC_PREFIX = "engine."
 OPERATION = "message"
 _columns = jobs_table.c
 
@@ -54,7 +55,7 @@ class EmbeddedQueue:
     @property
     def topic(self) -> str:
         """Return the topic its messages are kept under."""
-        return f"{TOPIC_PREFIX}{self._name}"
+        return f"{ENGINE_TOPICS}{self._name}"
 
     def send(
         self, body: str, *, message_id: str, delay_seconds: float = 0.0, connection: Connection | None = None
@@ -69,10 +70,15 @@ class EmbeddedQueue:
             unique_key=message_id,
         )
         if delay_seconds > 0:
-            with changing(self._store.engine) as reading:
-                due = database_now(reading) + timedelta(seconds=delay_seconds)
-            job = replace(job, run_at=due)
+            job = replace(job, run_at=self._now(connection) + timedelta(seconds=delay_seconds))
         return str(self._store.enqueue(job, connection).id)
+
+    def _now(self, connection: Connection | None) -> datetime:
+        """Return the database's time, by the caller's connection when there is one: a second could wait for it."""
+        if connection is not None:
+            return database_now(connection)
+        with reading(self._store.engine) as own_connection:
+            return database_now(own_connection)
 
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Claim messages whose time has come. The claim is the lease."""
@@ -131,7 +137,8 @@ class EmbeddedQueue:
 
 def _received(job: ClaimedJob) -> Received:
     inserted_at = job.created_at if job.created_at.tzinfo else job.created_at.replace(tzinfo=UTC)
-    return Received(str(job.id), job.payload, job.failures + 1, inserted_at, job.claim)
+    first = first_inserted(job.payload) or inserted_at
+    return Received(str(job.id), job.payload, job.failures + 1, first, job.claim, job.lease_seconds)
 
 
 def _claim(message: Received) -> Claim:

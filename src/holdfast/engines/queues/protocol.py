@@ -11,16 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from ...core.errors import ConfigurationError
+
+
+class MissingQueueError(ConfigurationError):
+    """There is no such queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as the queue handed it out. ``dequeue_count`` counts this time too; ``receipt`` is the queue's own."""
+    """A message as the queue handed it out. ``dequeue_count`` counts this time too; ``receipt`` is the queue's own.
+
+    ``visibility_seconds`` is how long it is invisible without being extended; None when the queue does not tell.
+    """
 
     id: str
     body: str
     dequeue_count: int
     inserted_at: datetime
     receipt: Any
+    visibility_seconds: float | None = None
 
 
 class EngineQueue(Protocol):
@@ -65,4 +75,32 @@ class EngineQueue(Protocol):
 
     def tend(self) -> None:
         """Do what a consumer must do now and then: free what dead consumers held."""
+        ...
+
+
+class EngineQueues(Protocol):
+    """Where the queues of engines are."""
+
+    def queue(self, name: str, visibility_seconds: float) -> EngineQueue:
+        """Return a queue. Nothing connects."""
+        ...
+
+    def poison(self, name: str) -> EngineQueue | None:
+        """Return where a host puts messages of a queue that failed too often for it; None when no host does."""
+        ...
+
+    def make(self, name: str) -> None:
+        """Create a queue that is missing."""
+        ...
+
+    def check(self, name: str) -> None:
+        """Look whether a queue is there.
+
+        Raises:
+            MissingQueueError: it is not.
+        """
+        ...
+
+    def tend(self) -> None:
+        """Do for all queues what a consumer must do now and then."""
         ...

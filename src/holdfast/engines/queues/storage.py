@@ -1,16 +1,17 @@
 """Azure Storage Queue as an engine's queue.
 
 A message that is put back uncounted is a copy with the same ids: the service counts every delivery and offers no way to
-take one back. The copy says how often the message was delivered before; if the process dies before the original is
-deleted, both come, and the history tells the second that its work is done.
+take one back. The copy says how often the message was delivered before. The original is marked first, so that both know
+of each other if the process dies before it is deleted: they never run side by side, and the second finds the end of the
+first.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +23,16 @@ from ...core.errors import (
     MissingDependencyError,
     Unavailable,
 )
-from .protocol import Received
+from .copies import carried_count, first_inserted, marked_as_copied, put_back_copy
+from .protocol import MissingQueueError, Received
 
 if TYPE_CHECKING:
     from azure.storage.queue import QueueClient, QueueMessage
 
 MOST_BYTES = 64 * 1024
 MOST_AT_ONCE = 32
-CARRIED = "holdfastDequeueCount"
-CARRIED_AT = "holdfastInsertedAtUtc"
 _NEVER = -1
+_COPYING_SECONDS = 30.0
 _GONE = ("MessageNotFound", "PopReceiptMismatch")
 
 
@@ -71,12 +72,7 @@ class StorageQueue:
         Raises:
             MessageError: it is too large for a storage queue.
         """
-        content = base64.b64encode(body.encode()).decode() if self._is_base64 else body
-        if len(content.encode()) > MOST_BYTES:
-            raise MessageError(
-                f"Message '{message_id}' has {len(content.encode()):,} bytes as it would be sent, and queue "
-                f"'{self.name}' takes at most {MOST_BYTES:,}. Store large data elsewhere and send where it is."
-            )
+        content = self._encoded(body, message_id)
         with self._told("send", writes=True):
             sent = self._client.send_message(
                 content, visibility_timeout=int(delay_seconds), time_to_live=_NEVER, **self._one_attempt
@@ -86,12 +82,21 @@ class StorageQueue:
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Take messages; an answer that is lost leaves them invisible for so long, and they come again."""
         with self._told("receive", writes=False):
+            seconds = max(1, int(visibility_seconds))
             pages = self._client.receive_messages(
-                messages_per_page=min(most, MOST_AT_ONCE),
-                visibility_timeout=max(1, int(visibility_seconds)),
-                **self._one_attempt,
+                messages_per_page=min(most, MOST_AT_ONCE), visibility_timeout=seconds, **self._one_attempt
             )
-            return [_received(message) for message in next(iter(pages.by_page()), ())]
+            return [_received(message, seconds) for message in next(iter(pages.by_page()), ())]
+
+    def check(self) -> None:
+        """Look whether the queue is there and lets us read.
+
+        Raises:
+            MissingQueueError: it is not there.
+            ConfigurationError: the credential may not read.
+        """
+        with self._told("peek", writes=False):
+            self._client.peek_messages(1, **self._one_attempt)
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         """Keep a message invisible for so long.
@@ -116,19 +121,41 @@ class StorageQueue:
         return True
 
     def put_back(self, message: Received, delay_seconds: float, reason: str) -> bool:
-        """Send a copy that carries the count, then delete the original."""
-        self.send(_carrying(message), message_id=message.id, delay_seconds=delay_seconds)
+        """Mark the message, send a copy that carries the count, then delete the original.
+
+        A message so large that a copy with its count has no room stays itself, and this time counts.
+        """
+        copy = put_back_copy(message)
+        try:
+            self._encoded(copy, message.id)
+            marked = self._encoded(marked_as_copied(message.body), message.id)
+        except MessageError:
+            return self.retry_later(message, delay_seconds, reason)
+        try:
+            message = self._update(message, message.visibility_seconds or _COPYING_SECONDS, marked)
+        except LostLeaseError:
+            return False
+        self.send(copy, message_id=message.id, delay_seconds=delay_seconds)
         return self.delete(message)
 
     def tend(self) -> None:
         """Nothing: the service frees what dead workers held."""
 
-    def _update(self, message: Received, visibility_seconds: float) -> Received:
+    def _encoded(self, body: str, message_id: str) -> str:
+        content = base64.b64encode(body.encode()).decode() if self._is_base64 else body
+        if len(content.encode()) > MOST_BYTES:
+            raise MessageError(
+                f"Message '{message_id}' has {len(content.encode()):,} bytes as it would be sent, and queue "
+                f"'{self.name}' takes at most {MOST_BYTES:,}. Store large data elsewhere and send where it is."
+            )
+        return content
+
+    def _update(self, message: Received, visibility_seconds: float, content: str | None = None) -> Received:
         def update() -> Received:
             answer = self._client.update_message(
-                message.id, message.receipt, visibility_timeout=int(visibility_seconds), **self._one_attempt
+                message.id, message.receipt, content, visibility_timeout=int(visibility_seconds), **self._one_attempt
             )
-            return Received(message.id, message.body, message.dequeue_count, message.inserted_at, answer.pop_receipt)
+            return replace(message, receipt=answer.pop_receipt)
 
         found: list[Received] = []
         if not self._if_ours(lambda: found.append(update()), "update"):
@@ -160,7 +187,9 @@ class StorageQueue:
         if code in _GONE:
             return LostLeaseError(f"A message of queue '{self.name}' is no longer this worker's.")
         if code in ("QueueNotFound", "QueueBeingDeleted"):
-            return ConfigurationError(f"There is no queue '{self.name}' in the account. Create it first.")
+            return MissingQueueError(
+                f"There is no queue '{self.name}' in the account. Run 'holdfast migrate', or create it."
+            )
         if status in (401, 403):
             return ConfigurationError(
                 f"The credential may not {doing} messages of queue '{self.name}' ({status} {code}). Grant it 'Storage "
@@ -169,12 +198,12 @@ class StorageQueue:
         return Unavailable(f"Queue '{self.name}' refused a {doing}: {status} {code}. It is tried again.")
 
 
-def _received(message: QueueMessage) -> Received:
+def _received(message: QueueMessage, visibility_seconds: float) -> Received:
     body = _decoded(str(message.content))
-    count = int(message.dequeue_count or 1) + _carried(body)
+    count = int(message.dequeue_count or 1) + carried_count(body)
     inserted_at: datetime = message.inserted_on  # type: ignore[assignment]  # the service always tells it
-    first = _first_inserted(body) or inserted_at.astimezone(UTC)
-    return Received(str(message.id), body, count, first, message.pop_receipt)
+    first = first_inserted(body) or inserted_at.astimezone(UTC)
+    return Received(str(message.id), body, count, first, message.pop_receipt, visibility_seconds)
 
 
 def _decoded(content: str) -> str:
@@ -183,32 +212,3 @@ def _decoded(content: str) -> str:
         return base64.b64decode(content, validate=True).decode()
     except ValueError:
         return content
-
-
-def _carried(body: str) -> int:
-    """Return how often the message was delivered before it was put back."""
-    try:
-        count = json.loads(body).get(CARRIED, 0)
-    except (ValueError, AttributeError, RecursionError):
-        return 0
-    return count if type(count) is int and count > 0 else 0
-
-
-def _first_inserted(body: str) -> datetime | None:
-    """Return when the message a copy was made of was sent: a dead letter of either has the same key."""
-    try:
-        return datetime.fromisoformat(json.loads(body)[CARRIED_AT])
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return None
-
-
-def _carrying(message: Received) -> str:
-    """Return the body of a copy whose first delivery counts as this one did."""
-    try:
-        found = json.loads(message.body)
-    except (ValueError, RecursionError):
-        return message.body
-    if not isinstance(found, dict):
-        return message.body
-    carried = {CARRIED: message.dequeue_count - 1, CARRIED_AT: message.inserted_at.isoformat()}
-    return json.dumps({**found, "messageId": found.get("messageId") or message.id, **carried})

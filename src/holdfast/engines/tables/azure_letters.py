@@ -13,6 +13,7 @@ from ...records.dead_letters import (
     DeadLetter,
     LetterFilter,
     LetterStatus,
+    check_settlable,
     is_pending,
     is_retried_as,
     no_such_letter,
@@ -86,9 +87,14 @@ class AzureLetterTable:
     def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
         """Mark a Pending letter as dealt with."""
         row, letter = self._there(engine, row_key)
-        if not is_pending(letter) or (letter.retry_message_id is not None and not despite_retry):
-            raise Conflict(f"{told_state(letter)}; nothing was changed.")
-        return self._settled(row, notes, actor)
+        check_settlable(letter, despite_retry=despite_retry)
+        return self._settled(row, LetterStatus.RESOLVED, notes, actor)
+
+    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+        """Give up on one Pending letter."""
+        row, letter = self._there(engine, row_key)
+        check_settlable(letter)
+        return self._settled(row, LetterStatus.EXPIRED, notes, actor)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters, one by one; what changes meanwhile is left alone."""
@@ -133,7 +139,7 @@ class AzureLetterTable:
         if not is_pending(letter) or letter.retry_message_id != message_id:
             raise Conflict(f"{told_state(letter)}, not with the message '{message_id}'; nothing was changed.")
         try:
-            return self._settled(row, RETRIED, letter.retry_begun_by or "", RetriedAs=message_id)
+            return self._settled(row, LetterStatus.RESOLVED, RETRIED, letter.retry_begun_by or "", RetriedAs=message_id)
         except Conflict:
             _, letter = self._there(engine, row_key)
             if not is_retried_as(letter, message_id):
@@ -168,11 +174,11 @@ class AzureLetterTable:
             raise no_such_letter(engine, row_key)
         return row, letter_in(row)
 
-    def _settled(self, row: TableEntity, notes: str, actor: str, **others: str) -> DeadLetter:
+    def _settled(self, row: TableEntity, status: LetterStatus, notes: str, actor: str, **others: str) -> DeadLetter:
         short = {
             "PartitionKey": row["PartitionKey"],
             "RowKey": row["RowKey"],
-            "Status": LetterStatus.RESOLVED.value,
+            "Status": status.value,
             "ResolvedAtUtc": self._table.now(),
             "ResolvedBy": _actor(actor),
             **others,

@@ -23,6 +23,7 @@ from ..settings import (
     checked_seconds,
     checked_tags,
     checked_topic,
+    own_topic,
 )
 from . import holdfast_jobs_pb2 as wire
 from .moments import moment_of, timestamp_of
@@ -58,7 +59,7 @@ class NewJobReader:
             ConfigurationError: a name or a number cannot be used.
             PayloadError: the payload is not a JSON object, too large, or does not fit the declared handler.
         """
-        topic = checked_topic(f"{what}: topic", message.topic)
+        topic = own_topic(message.topic, f"{what}: topic")
         operation = checked_topic(f"{what}: operation", message.operation)
         declared = self._definitions.get((topic, operation))
         return NewJob(

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from ...core.errors import Ambiguous, ConfigurationError, Unavailable
 from ...core.retry import RetryPolicy
 from ..model import ClaimedJob, WorkerId
-from ..settings import checked_topic
+from ..settings import own_topic
 from . import holdfast_jobs_pb2 as wire
 from .assignments import assignment_of
 from .desk import owner_of
@@ -57,7 +57,7 @@ class JobStream:
             raise ConfigurationError(
                 f"Worker '{start.worker}' asks for {len(start.topics)} topics. Name 1 to {_MOST_TOPICS:,}."
             )
-        self.topics = [checked_topic("Topic", topic) for topic in dict.fromkeys(start.topics)]
+        self.topics = [own_topic(topic) for topic in dict.fromkeys(start.topics)]
         self._poll_seconds = poll_seconds
         self._is_told = is_told
         self._wake = asyncio.Event()

@@ -17,7 +17,9 @@ SELECT CONCAT('jobs:', job.topic), COALESCE(job.instance_id, 'publisher'), job.o
     job.payload, CASE WHEN job.status = 'cancelled' THEN CONCAT('cancelled: ', job.cancel_reason) ELSE report.error END,
     :now, COALESCE(job.correlation_id, CONCAT('job-', job.id)),
     CONCAT('job-', job.id), job.attempt
-FROM {{asked.sql}};
+FROM {{asked.sql}}
+-- The history of an engine's message is the engine's own.
+WHERE NOT (job.topic LIKE 'engine.%' AND job.status = 'scheduled');
 INSERT INTO holdfast_dead_letters
     (engine, row_key, instance_id, original_queue, original_message, error_message, dequeue_count,
      first_failure_at, last_failure_at, status, correlation_id, item_id)

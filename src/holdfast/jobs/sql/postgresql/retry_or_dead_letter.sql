@@ -37,6 +37,8 @@ told AS (
         CASE WHEN status = 'cancelled' THEN 'cancelled: ' || cancel_reason ELSE error END,
         :now, COALESCE(correlation_id, 'job-' || id), 'job-' || id, attempt
     FROM ended
+    -- The history of an engine's message is the engine's own.
+    WHERE NOT (topic LIKE 'engine.%' AND status = 'scheduled')
 ),
 buried AS (
     INSERT INTO holdfast_dead_letters

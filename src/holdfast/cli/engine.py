@@ -1,0 +1,216 @@
+"""``holdfast engine``: which engines an application declares, and asking one of them for something."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from ..core.errors import MessageError, NotFoundError
+from ..core.types import JsonObject
+from ..engines.by_hand import operation_of, send_by_hand
+from ..engines.definition import EngineDefinition
+from ..engines.engines import MOST_EMBEDDED_BYTES
+from ..records.audit import present_user
+from .exits import EXIT_CODES_HELP, CommandError, ExitCode
+from .filters import seconds
+from .loading import load_app
+from .logs import configure_logging
+from .options import AppOption, JsonOption, help_when_alone
+from .output import print_json, print_line, print_table
+from .records import app_with_tables, counted
+
+engine_app = typer.Typer(
+    help="See the declared engines, and send them messages.", epilog=EXIT_CODES_HELP, invoke_without_command=True
+)
+engine_app.callback()(help_when_alone)
+
+_COLUMNS = ("engine", "operation", "queue", "singleton", "max retry attempts", "schedule")
+_FROM_STDIN = "-"
+_LONGEST_DELAY = timedelta(days=7)
+
+
+def _delay(text: str) -> timedelta:
+    """Return the delay a person typed; a queue lets no message wait for longer than a week."""
+    typed = seconds(text)
+    if typed > _LONGEST_DELAY:
+        raise typer.BadParameter(f"'{text}' is longer than 7d, which no message waits")
+    return typed
+
+
+_EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine.", show_default=False)]
+_PayloadArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PAYLOAD|-", help="JSON, such as '{\"key\": 1}'; - reads it from stdin; null when left out."
+    ),
+]
+_OperationOption = Annotated[
+    str | None,
+    typer.Option("--operation", metavar="NAME", help="What is asked for; the engine's first.", show_default=False),
+]
+_CorrelationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--correlation-id",
+        metavar="ID",
+        help="The piece of business: what has succeeded for it is not executed again. A new one.",
+        show_default=False,
+    ),
+]
+_MessageOption = Annotated[
+    str | None,
+    typer.Option("--message-id", metavar="ID", help="Names the message. A new one.", show_default=False),
+]
+_InstanceOption = Annotated[
+    str | None,
+    typer.Option("--instance-id", metavar="ID", help="The instance it is about; publisher.", show_default=False),
+]
+_DelayOption = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--delay",
+        parser=_delay,
+        metavar="TIME",
+        help="How long it waits before it is delivered: 90 (seconds), 30m, 12h, at most 7d.",
+        show_default=False,
+    ),
+]
+
+
+@engine_app.command("list")
+def list_engines(app: AppOption = None, as_json: JsonOption = False) -> None:
+    """List the engines that an application declares, each with its operations."""
+    hf = load_app(app)
+    configure_logging()
+    found = [item for operations in hf.engines.declared.values() for item in operations.values()]
+    if as_json:
+        print_json([_described(item) for item in found])
+    elif found:
+        print_table(_COLUMNS, map(_row, found))
+    else:
+        print_line("No engine is declared. Decorate a function with @hf.engine(…).")
+
+
+@engine_app.command("send")
+def send(
+    engine: _EngineArgument,
+    payload: _PayloadArgument = None,
+    app: AppOption = None,
+    operation: _OperationOption = None,
+    correlation_id: _CorrelationOption = None,
+    message_id: _MessageOption = None,
+    instance_id: _InstanceOption = None,
+    delay: _DelayOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask an engine for an operation: put a message into its queue."""
+    hf = app_with_tables(app)
+    with _wrong_input():
+        definition = operation_of(hf.engines, engine, operation)
+        sent = send_by_hand(
+            hf.engines,
+            hf.database,
+            present_user(),
+            engine,
+            _parsed(payload),
+            operation=operation,
+            message_id=message_id,
+            correlation_id=correlation_id,
+            instance_id=instance_id,
+            delay_seconds=0.0 if delay is None else delay.total_seconds(),
+        )
+    queue = definition.settings.queue
+    if as_json:
+        answer = {"message_id": sent.message_id, "correlation_id": sent.correlation_id, "engine": sent.engine}
+        print_json({**answer, "operation": sent.operation, "instance_id": sent.instance_id, "queue": queue})
+    else:
+        print_line(
+            f"Sent message '{sent.message_id}' to {queue}: {sent.engine} {sent.operation}, correlation id "
+            f"'{sent.correlation_id}'."
+        )
+
+
+@engine_app.command("drain-poison")
+def drain_poison(engine: _EngineArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Turn what a host has moved to an engine's QUEUE-poison into dead letters. A worker does so by itself."""
+    hf = app_with_tables(app)
+    with _wrong_input():
+        drained = hf.engines.drain_poison(engine)
+    if as_json:
+        print_json({"engine": engine, "drained": drained})
+    elif drained:
+        print_line(f"{counted(drained, 'message')} of '{engine}' went from the poison to the dead letters.")
+    else:
+        print_line(f"There is no poison of '{engine}'.")
+
+
+@contextmanager
+def _wrong_input() -> Iterator[None]:
+    """Let what cannot be sent as it was typed end as wrong usage; nothing was sent."""
+    try:
+        yield
+    except (NotFoundError, MessageError) as error:
+        raise CommandError(str(error), ExitCode.WRONG_CONFIGURATION) from error
+
+
+def _parsed(text: str | None) -> Any:
+    """Return the payload that a person typed or piped.
+
+    Raises:
+        MessageError: it is not JSON, or too large for any queue.
+    """
+    if text is None:
+        return None
+    if text == _FROM_STDIN:
+        text = _from_stdin()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(
+            f"The payload is not JSON: {error}. Write a text in double quotes, as in '\"text\"'. Nothing was sent."
+        ) from error
+
+
+def _from_stdin() -> str:
+    try:
+        text = sys.stdin.read(MOST_EMBEDDED_BYTES + 1)
+    except UnicodeDecodeError as error:
+        raise MessageError("What stdin holds is not text in UTF-8. Nothing was sent.") from error
+    if len(text) > MOST_EMBEDDED_BYTES:
+        raise MessageError(
+            f"The payload has more than {MOST_EMBEDDED_BYTES:,} characters, which no queue takes. Store large data "
+            "elsewhere and send where it is."
+        )
+    return text
+
+
+def _described(item: EngineDefinition) -> JsonObject:
+    settings = item.settings
+    schedule = settings.schedule
+    return {
+        "engine": item.name,
+        "operation": settings.operation,
+        "queue": settings.queue,
+        "singleton": settings.singleton,
+        "max_retry_attempts": settings.max_retry_attempts,
+        "schedule": None if schedule is None else {"cron": schedule.cron, "timezone": schedule.timezone},
+    }
+
+
+def _row(item: EngineDefinition) -> tuple[str, ...]:
+    told = _described(item)
+    schedule = told["schedule"]
+    return (
+        told["engine"],
+        told["operation"],
+        told["queue"],
+        "yes" if told["singleton"] else "",
+        str(told["max_retry_attempts"]),
+        "" if schedule is None else f"'{schedule['cron']}' {schedule['timezone']}",
+    )

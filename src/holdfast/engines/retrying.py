@@ -1,0 +1,162 @@
+"""Putting an engine's dead letters back into their queue (section 2.4 of the standard) [ENGINE-5].
+
+Where the letters and the queue are in one database, a retry is one transaction. Elsewhere it has three steps:
+
+1. write down, while the letter is Pending, who retries it and under which new message id; of two, one gets 409;
+2. send the message with that id;
+3. settle the letter as Resolved, "Retried".
+
+A crash after the first is finished by the next retry, or by the sweep, under the same id. If the message was sent
+before the crash it may be in the queue twice: both have one id, so the history ends the second, they never run side by
+side, and if they die they are one dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from sqlalchemy.engine import Connection
+
+from ..core.errors import ConfigurationError, Conflict, DbError, MessageError, NotFoundError
+from ..records.dead_letters import DeadLetter, DeadLetters
+from ..records.protocol import HistoryTable, LetterTable
+from ..records.putting_back import Refusal
+from ..records.row_keys import dead_letter_key
+from .messages import Defaults, parse
+from .queues.copies import retried_copy
+from .queues.embedded import EmbeddedQueue
+from .queues.protocol import EngineQueue
+
+_log = logging.getLogger("holdfast.engines")
+_UNFINISHED_SECONDS = 60.0
+
+
+class EngineHome:
+    """Puts letters back whose queue is in the same database, inside the caller's transaction."""
+
+    def __init__(self, letters: DeadLetters, queue: Callable[[DeadLetter], EmbeddedQueue]) -> None:
+        self._letters = letters
+        self._queue = queue
+
+    def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
+        """Put back what is Pending, audited; return why the others cannot be."""
+        refusals: list[Refusal] = []
+        for letter in letters:
+            try:
+                begun = self._letters.begin_retry(connection, letter.engine, letter.row_key, actor, new_message_id())
+            except NotFoundError as error:
+                refusals.append(ConfigurationError(str(error)))
+                continue
+            except Conflict as error:
+                refusals.append(error)
+                continue
+            message_id, body = _message_of(begun)
+            self._queue(begun).send(body, message_id=message_id, connection=connection)
+            self._letters.finish_retry(connection, letter.engine, letter.row_key, message_id)
+        return refusals
+
+
+class SteppedRetries:
+    """Puts letters back in the three steps, wherever the letters and the queue are.
+
+    Args:
+        letters: the dead letters.
+        history: tells what a retry that was not finished has led to.
+        queue: the queue that a letter goes back to.
+        reached: told every boundary between two steps; for tests that stop there.
+    """
+
+    def __init__(
+        self,
+        letters: LetterTable,
+        history: HistoryTable,
+        queue: Callable[[DeadLetter], EngineQueue],
+        reached: Callable[[str], None] = lambda boundary: None,
+    ) -> None:
+        self._letters = letters
+        self._history = history
+        self._queue = queue
+        self._reached = reached
+
+    def retry(self, letter: DeadLetter, actor: str) -> str:
+        """Put one letter back, or finish a retry of it that was begun; return the new message's id.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending, or someone else began in this moment; nothing was changed.
+        """
+        self._queue(letter)  # refuses what has no queue before anything is written
+        wanted_id = new_message_id()
+        begun = self._letters.begin_retry(letter.engine, letter.row_key, actor, wanted_id)
+        self._reached("retry begun")
+        message_id, body = _message_of(begun)
+        if message_id == wanted_id or not self._is_known(begun, message_id, body):
+            self._queue(begun).send(body, message_id=message_id)
+        self._reached("enqueued")
+        self._letters.finish_retry(begun.engine, begun.row_key, message_id)
+        self._reached("retry finished")
+        return message_id
+
+    def sweep(self, older_than_seconds: float = _UNFINISHED_SECONDS) -> int:
+        """Finish retries that were begun so long ago and not finished; return how many were."""
+        finished = 0
+        after: str | None = None
+        while True:
+            page = self._letters.unfinished_retries(older_than_seconds, after=after)
+            for letter in page.items:
+                finished += self._finished(letter)
+            after = page.continuation_token
+            if after is None:
+                return finished
+
+    def _finished(self, letter: DeadLetter) -> bool:
+        try:
+            self.retry(letter, letter.retry_begun_by or "sweep")
+        except (Conflict, NotFoundError):  # someone else was faster
+            return False
+        except DbError as error:
+            _log.warning(
+                "The retry of dead letter '%s' of engine '%s' cannot be finished yet: %s",
+                letter.row_key,
+                letter.engine,
+                error,
+            )
+            return False
+        return True
+
+    def _is_known(self, letter: DeadLetter, message_id: str, body: str) -> bool:
+        """Return whether the message of a retry that was not finished has been sent and has come to its end."""
+        key = dead_letter_key(message_id, _begun_at(letter))
+        if self._letters.get(letter.engine, key) is not None:
+            return True
+        try:
+            message = parse(body, Defaults(message_id, letter.engine, ""))
+        except MessageError:
+            return False
+        entries = self._history.of_correlation(message.engine, message.correlation_id)
+        return any(entry.item_id == message_id and entry.error is None for entry in entries)
+
+
+def new_message_id() -> str:
+    """Return an id for a new message."""
+    return str(uuid.uuid4())
+
+
+def _message_of(letter: DeadLetter) -> tuple[str, str]:
+    """Return the id and the body that a letter whose retry was begun is put back as."""
+    message_id = letter.retry_message_id or new_message_id()
+    body = retried_copy(
+        letter.original_message,
+        message_id=message_id,
+        correlation_id=letter.correlation_id,
+        row_key=letter.row_key,
+        begun_at=_begun_at(letter),
+    )
+    return message_id, body
+
+
+def _begun_at(letter: DeadLetter) -> datetime:
+    return letter.retry_begun_at or letter.last_failure_at

@@ -1,0 +1,159 @@
+"""Runs engines until told to stop: receives, takes each message through its flow, keeps the queues in order, drains."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..core.clock import Clock
+from ..core.errors import DbError
+from ..core.retry import RetryPolicy
+from .flow import EngineFlow
+from .queues.protocol import EngineQueue, Received
+from .telemetry import EngineTelemetry
+
+_log = logging.getLogger("holdfast.engines")
+_LOOK_AROUND_SECONDS = 0.2
+_GIVE_BACK_SECONDS = 5.0
+_AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """An engine at work: its queue, its flow, and how much of it at once."""
+
+    name: str
+    queue: EngineQueue
+    flow: EngineFlow
+    concurrency: int
+    visibility_seconds: float
+    poll_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Something to be done now and then, and how long to wait in between."""
+
+    title: str
+    task: Callable[[], object]
+    seconds: float
+
+
+class EngineWorker:
+    """Runs several engines in one process: a thread that receives for each engine, and one for each message."""
+
+    def __init__(
+        self,
+        works: Sequence[EngineWork],
+        upkeep: Sequence[Upkeep],
+        stop: threading.Event,
+        *,
+        telemetry: EngineTelemetry,
+        clock: Clock,
+        drain_seconds: float = 30.0,
+    ) -> None:
+        self._works = works
+        self._upkeep = upkeep
+        self._stop = stop
+        self._telemetry = telemetry
+        self._clock = clock
+        self._drain_seconds = drain_seconds
+        self._slots = {work.name: threading.Semaphore(work.concurrency) for work in works}
+        self._running: set[threading.Thread] = set()
+
+    def run(self) -> bool:
+        """Run until ``stop`` is set, then let running operations finish; return whether they all did in time.
+
+        Messages whose operation outlives the drain time come again at once, uncounted.
+        """
+        receivers = [self._thread(f"engine-{work.name}", self._receive_for_ever, work) for work in self._works]
+        keepers = [self._thread("engine-upkeep", self._keep_up, item) for item in self._upkeep]
+        for thread in (*receivers, *keepers):
+            thread.start()
+        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
+            pass  # a signal that another thread received is handled when this one wakes
+        deadline = self._clock.monotonic() + self._drain_seconds
+        for thread in receivers:  # they start no message any more once they have ended
+            thread.join(timeout=max(0.0, deadline - self._clock.monotonic()))
+        for thread in list(self._running):
+            thread.join(timeout=max(0.0, deadline - self._clock.monotonic()))
+        if not any(thread.is_alive() for thread in (*receivers, *self._running)):
+            return True
+        self._give_back()
+        return False
+
+    def _receive_for_ever(self, work: EngineWork) -> None:
+        failures_in_a_row = 0
+        while not self._stop.is_set():
+            slots = self._take_slots(work)
+            try:
+                received = work.queue.receive(slots, work.visibility_seconds) if slots else []
+                failures_in_a_row = 0
+            except Exception as error:
+                self._free_slots(work, slots)
+                failures_in_a_row += 1
+                self._telemetry.broke(work.name, error)
+                self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures_in_a_row - 1))
+                continue
+            self._free_slots(work, slots - len(received))
+            for message in received:
+                self._begin(work, message)
+            if slots and not received:
+                self._clock.wait(self._stop, work.poll_seconds)
+
+    def _take_slots(self, work: EngineWork) -> int:
+        """Return how many messages may be begun now; wait a moment for the first."""
+        slots = self._slots[work.name]
+        if not slots.acquire(timeout=_LOOK_AROUND_SECONDS):
+            return 0
+        taken = 1
+        while taken < work.concurrency and slots.acquire(blocking=False):
+            taken += 1
+        return taken
+
+    def _free_slots(self, work: EngineWork, count: int) -> None:
+        if count > 0:
+            self._slots[work.name].release(count)
+
+    def _begin(self, work: EngineWork, message: Received) -> None:
+        thread = self._thread(f"engine-{work.name}-message", self._handle, work, message)
+        self._running.add(thread)
+        thread.start()
+
+    def _handle(self, work: EngineWork, message: Received) -> None:
+        try:
+            with self._telemetry.delivery(work.name) as delivery:
+                delivery.outcome = work.flow.handle(message)
+        except Exception as error:  # the message comes again when its time has passed
+            self._telemetry.broke(work.name, error)
+            self._clock.wait(self._stop, _AFTER_ERRORS.base_delay_seconds)
+        finally:
+            self._free_slots(work, 1)
+            self._running.discard(threading.current_thread())
+
+    def _keep_up(self, item: Upkeep) -> None:
+        while not self._stop.is_set():
+            try:
+                item.task()
+            except DbError as error:
+                _log.warning("%s could not be done and is tried again: %s", item.title.capitalize(), error)
+            except Exception:
+                _log.exception("%s broke and is tried again", item.title.capitalize())
+            self._clock.wait(self._stop, item.seconds)
+
+    def _give_back(self) -> None:
+        """Let what did not finish come again. It is tried for a while only: it comes again anyway."""
+
+        def give_back() -> None:
+            for work in self._works:
+                work.flow.give_back("the worker stopped")
+
+        thread = self._thread("engine-give-back", give_back)
+        thread.start()
+        thread.join(_GIVE_BACK_SECONDS)
+
+    def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        """Return a thread that does not keep the process alive: what outlives the drain is given back."""
+        return threading.Thread(target=target, args=arguments, name=f"holdfast-{name}", daemon=True)

@@ -1,0 +1,102 @@
+"""A worker that is killed at any boundary of the flow, at any attempt, leaves one end: a success or a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.engines.flow import EngineFlow, Outcome
+from holdfast.records.dead_letters import LetterStatus
+from tests.engines.boundaries import (
+    ATTEMPTS,
+    PATHS,
+    BuriesLast,
+    CountsFirst,
+    DeletesFirst,
+    KnowsNoHistory,
+    Path,
+    TrustsItsMessage,
+    Walk,
+    usual_flow,
+    with_bug,
+)
+from tests.engines.places import Bench, Place
+
+PLAIN = [path for path in PATHS if not path.meets_conflict]
+ALONE = [path for path in PATHS if path.name != "failure and retry"]  # the last attempt comes after failures, too
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.name)
+def test_killed_at_every_boundary(place: Place, path: Path) -> None:
+    assert Walk(Bench(place, max_retry_attempts=ATTEMPTS), path).problems() == []
+
+
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.name)
+def test_a_singleton_killed_at_every_boundary(place: Place, path: Path) -> None:
+    walk = Walk(Bench(place, max_retry_attempts=ATTEMPTS, singleton=True, lock_seconds=60), path)
+    assert walk.problems() == []
+
+
+@pytest.mark.parametrize("boundary", ["received", "found not done", "alone", "executed", "recorded"])
+def test_an_execution_is_repeated_only_if_its_success_was_not_recorded(bench: Bench, boundary: str) -> None:
+    bench.send()
+    assert bench.die_at(boundary)
+    bench.to_the_end()
+    assert bench.statuses == ["Succeeded"]
+    assert bench.letters == []
+    is_undone = boundary == "recorded" and not bench.place.is_azure  # a transaction that was not committed
+    assert len(bench.executions) == (2 if boundary == "executed" or is_undone else 1)
+
+
+@pytest.mark.parametrize("boundary", ["received", "found not done", "failed", "failure recorded", "buried"])
+def test_a_failing_message_whose_worker_is_killed_ends_in_one_dead_letter(bench: Bench, boundary: str) -> None:
+    bench.fails = lambda context: True
+    bench.send()
+    while not bench.die_at(boundary):
+        pass
+    bench.to_the_end()
+    assert set(bench.statuses) == {"Failed"}
+    [letter] = bench.letters
+    assert letter.status is LetterStatus.PENDING
+
+
+PLANTED = [
+    (CountsFirst, 2, "success", "ended ['Succeeded', 'dead']"),
+    (BuriesLast, 2, "last attempt", "ended []"),
+    (DeletesFirst, 2, "success", "ended []"),
+    (KnowsNoHistory, ATTEMPTS, "success", "ended ['Succeeded', 'Succeeded']"),
+]
+
+
+@pytest.mark.parametrize("place", ["sqlite", "azure"], indirect=True)
+@pytest.mark.parametrize(("bug", "most", "name", "told"), PLANTED, ids=lambda each: getattr(each, "__name__", None))
+def test_a_planted_bug_is_caught(place: Place, bug: type[object], most: int, name: str, told: str) -> None:
+    [path] = [path for path in PATHS if path.name == name]
+    problems = Walk(Bench(place, max_retry_attempts=most), path, with_bug(bug)).problems()
+    assert any(told in problem for problem in problems), problems
+
+
+def _loses_its_message(bench: Bench, flow: Callable[..., EngineFlow]) -> Outcome:
+    bench.send()
+    queue = bench.queue
+    message = bench.next(queue)
+
+    def lose(boundary: str) -> None:
+        if boundary == "executed":
+            assert queue.delete(message)
+
+    made = flow(bench.hf, lose)
+    made._queue = queue
+    return made.handle(message)
+
+
+def test_an_execution_that_lost_its_message_records_nothing(bench: Bench) -> None:
+    assert _loses_its_message(bench, usual_flow) is Outcome.LOST
+    assert bench.history == []
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_flow_that_trusts_its_message_is_caught(bench: Bench) -> None:
+    _loses_its_message(bench, with_bug(TrustsItsMessage))
+    assert bench.statuses == ["Succeeded"], "the bug does not show"
