@@ -11,7 +11,9 @@ from holdfast import EngineContext, EngineMessage, Holdfast
 hf = Holdfast("sqlite:///engines.db")
 
 
-@hf.engine("hmac", queue="hmac-rotation-queue", operation="rotate", singleton=True, max_retry_attempts=4)
+@hf.engine(
+    "hmac", queue="hmac-rotation-queue", operation="rotate", singleton=True, max_retry_attempts=3, conflict_seconds=1
+)
 def rotate(context: EngineContext, message: EngineMessage) -> dict[str, str]:
     """Make a new key for an instance and keep the one before, so that both are good for a while."""
     instance = context.instance_id

@@ -1,4 +1,7 @@
-"""A worker that is killed at any boundary of the flow, at any attempt, leaves one end: a success or a dead letter."""
+"""A worker that is killed at any boundary of the flow, at any attempt, leaves one end [ENGINE-1].
+
+That is a success in the history, or a Pending dead letter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead letter that is put back is never lost and never doubled, wherever its retry is killed."""
+"""A dead letter that is put back is never lost and never doubled, wherever its retry is killed [ENGINE-5]."""
 
 from __future__ import annotations
 

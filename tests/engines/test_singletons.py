@@ -1,4 +1,7 @@
-"""Singletons: one execution at a time, 409 for the others, and a holder that wakes up late can change nothing."""
+"""Singletons: one execution at a time [ENGINE-6], a 409 for the others that is not counted [ENGINE-3].
+
+A holder that wakes up late can change nothing.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_errors_of_the_queue_do_not_end_the_worker(place: Place, step: str, monk
     monkeypatch.setattr(queue, step, fail_twice)
     with running(bench, stop, worker):
         wait_until(has_succeeded, "the success", 60)
-    assert len(failed) == (2 if step != "delete" or place.is_azure else len(failed))
+    assert len(failed) == 2
 
 
 def test_an_error_of_an_operation_does_not_end_the_worker(bench: Bench) -> None:

@@ -159,7 +159,11 @@ class EngineFlow:
             correlation_id=message.correlation_id,
         )
         self._free(message)
-        return self._bury_letter(received, letter, queue)
+        self._bury_letter(letter)
+        if self._records.has_succeeded(message):  # a worker that was paused has just written that
+            self._records.withdraw(message)
+        queue.delete(received)
+        return Outcome.DEAD_LETTERED
 
     def _free(self, message: EngineMessage) -> None:
         """Free what a dead execution of this message may still hold: it is not executed again."""
@@ -182,9 +186,11 @@ class EngineFlow:
             last_failure_at=now,
             correlation_id=received.id,
         )
-        return self._bury_letter(received, letter, queue)
+        self._bury_letter(letter)
+        queue.delete(received)
+        return Outcome.DEAD_LETTERED
 
-    def _bury_letter(self, received: Received, letter: DeadLetter, queue: EngineQueue) -> Outcome:
+    def _bury_letter(self, letter: DeadLetter) -> None:
         if self._records.bury(letter):
             _log.error(
                 "Engine '%s' gave message %s up after %d deliveries: %s",
@@ -194,8 +200,6 @@ class EngineFlow:
                 letter.error_message,
             )
         self._reached("buried")
-        queue.delete(received)
-        return Outcome.DEAD_LETTERED
 
     # Executing
 

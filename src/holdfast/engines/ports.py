@@ -71,6 +71,10 @@ class EngineRecords(Protocol):
         """Return whether a Pending dead letter is about this very message."""
         ...
 
+    def withdraw(self, message: EngineMessage) -> None:
+        """Resolve the Pending dead letter of a message whose success was recorded at the same time."""
+        ...
+
     def bury(self, letter: DeadLetter) -> bool:
         """Add a dead letter if it is not there yet; return whether it was added."""
         ...

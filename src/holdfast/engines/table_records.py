@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.engine import Engine
 
-from ..core.errors import LostLeaseError
+from ..core.errors import Conflict, LostLeaseError, NotFoundError
 from ..records.database import changing
 from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
 from ..records.history import History, HistoryStatus
@@ -17,6 +18,9 @@ from .messages import EngineMessage
 from .ports import Ended, FailedBefore
 from .queues.embedded import EmbeddedQueue
 from .queues.protocol import EngineQueue, Received
+
+_SUCCEEDED_AFTER_ALL = "the operation succeeded after all; see the history"
+_BY_ITSELF = "holdfast"
 
 
 class TableRecords:
@@ -44,22 +48,34 @@ class TableRecords:
         self.history.add(**_entry(ended))
 
     def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
-        """Add a success to the history, then delete its message."""
+        """Add a success to the history, then delete its message.
+
+        A message that is not ours any more was taken over while we wrote, and may have been buried: the success counts.
+        """
         self.record(ended)
         reached("recorded")
-        queue.delete(received)
+        if not queue.delete(received):
+            self.withdraw(ended.message)
 
     def is_buried(self, message: EngineMessage) -> bool:
         """Return whether a Pending dead letter is about this very message."""
+        return next(self._pending(message), None) is not None
+
+    def withdraw(self, message: EngineMessage) -> None:
+        """Resolve the Pending dead letter of a message whose success was recorded at the same time."""
+        for letter in list(self._pending(message)):
+            with suppress(Conflict, NotFoundError):  # a person was faster
+                self.letters.resolve(letter.engine, letter.row_key, _SUCCEEDED_AFTER_ALL, _BY_ITSELF)
+
+    def _pending(self, message: EngineMessage) -> Iterator[DeadLetter]:
         wanted = LetterFilter(engine=message.engine, correlation_id=message.correlation_id, status=LetterStatus.PENDING)
         after: str | None = None
         while True:
             found = self.letters.page(wanted, MAX_LIMIT, after)
-            if any(letter.item_id == message.message_id for letter in found.items):
-                return True
+            yield from (letter for letter in found.items if letter.item_id == message.message_id)
             after = found.continuation_token
             if after is None:
-                return False
+                return
 
     def bury(self, letter: DeadLetter) -> bool:
         """Add a dead letter if it is not there yet."""

@@ -26,6 +26,8 @@ class Lease:
 
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._callbacks.append(callback)
+        if self.lost.is_set():
+            callback()
         return lambda: self._callbacks.remove(callback)
 
     def lose(self) -> None:

@@ -1,4 +1,4 @@
-"""Section 1.4, idempotency: what has succeeded is not executed again."""
+"""Section 1.4, idempotency: what has succeeded is not executed again [ENGINE-2]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 2, the table of dead letters. Its rules are numbered 1.1 to 1.3; how tables keep rows: test_tables.py."""
+"""Section 2, the table of dead letters [ENGINE-4]. Its rules are numbered 1.1 to 1.3; for the rows: test_tables.py."""
 
 from __future__ import annotations
 
