@@ -49,4 +49,12 @@ async def tls_queue(msg: func.QueueMessage, client: df.DurableOrchestrationClien
         await hf.engines.handle_async("tls", msg)
 
 
+@app.timer_trigger(arg_name="timer", schedule="0 */5 * * * *")
+def keep_up(timer: func.TimerRequest) -> None:
+    """Do what `holdfast run` does beside the messages. Each may be done by several at once, and again."""
+    hf.engines.drain_poison("tls")  # what the host gave up on becomes dead letters
+    hf.engines.retries.sweep()  # finishes retries of dead letters whose process died
+    hf.prune()  # forgets what is past its retention
+
+
 durable.register(app)  # every orchestrator and activity becomes a function of the app

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal
+from azure.data.tables import TableServiceClient
+from azure.storage.queue import QueueServiceClient
 from sqlalchemy import text
 
 from holdfast import EngineProvider, Holdfast
@@ -15,7 +17,8 @@ from holdfast.engines.azure import AzureStorage
 from holdfast.engines.queues.protocol import Received
 from holdfast.records import audit
 from tests.api.clients import Office
-from tests.components.azurite import ACCOUNT, KEY
+from tests.components.azurite import ACCOUNT, KEY, AzuriteServer
+from tests.engines.queues import LateAnswers
 from tests.records.samples import count
 
 JSON = {"Content-Type": "application/json"}
@@ -137,10 +140,13 @@ class TestSending:
         assert count(staffed.hf.database, "holdfast_jobs") == 1
         assert len(staffed.audited()) == 1
 
-    def test_a_message_that_waits_already_is_not_added_again(self, staffed: Office) -> None:
-        for _ in range(2):
-            assert staffed.operator("POST", MESSAGES, json={"payload": 1, "messageId": "m-1"}).status == 202
-        assert len(waiting(staffed.hf)) == 1
+    def test_a_message_that_waits_already_is_409_and_not_added_again(self, staffed: Office) -> None:
+        assert staffed.operator("POST", MESSAGES, json={"payload": 1, "messageId": "m-1"}).status == 202
+        again = staffed.operator("POST", MESSAGES, json={"payload": 2, "messageId": "m-1"})
+        assert again.refusal == (409, "CONFLICT", "messageId")
+        assert "waits" in again.body["error"]["message"]
+        assert [sent["payload"] for sent in waiting(staffed.hf)] == [1]
+        assert len(staffed.audited()) == 1
 
     def test_each_message_has_an_audit_row_without_its_payload(self, staffed: Office) -> None:
         staffed.operator("POST", MESSAGES, json={"payload": "s3cret", "messageId": "m-1", "correlationId": "c-1"})
@@ -276,6 +282,46 @@ class TestAQueueElsewhere:
             ("the-operate", "engine send (not done)", "hmac/m-1"),
             ("the-operate", "engine send", "hmac/m-1"),
         ]
+
+    @pytest.mark.component("azurite")
+    def test_one_that_gave_up_on_a_message_may_have_taken_it_and_nobody_says_otherwise(
+        self, sqlite_url: str, portal: BlockingPortal, azurite: AzuriteServer
+    ) -> None:
+        transport = LateAnswers()
+        queues = QueueServiceClient.from_connection_string(azurite.connection_string, transport=transport)
+        account = AzureStorage(queues, TableServiceClient.from_connection_string(azurite.connection_string))
+        provider = EngineProvider()
+        hf = declare(Holdfast(sqlite_url, engine_queues=account, engine_provider=provider))
+        hf.migrate()
+        queues.get_queue_client("tls-queue").clear_messages()
+        office = Office(hf, portal)
+        transport.is_late = True
+        answer = office.operator("POST", "/api/engines/tls/messages", json={"payload": 1, "messageId": "m-1"})
+        transport.is_late = False
+        assert answer.refusal == (503, "SERVICE_UNAVAILABLE", None)
+        assert "may or may not" in answer.body["error"]["message"]
+        assert office.audited() == [("the-operate", "engine send", "tls/m-1")]
+        assert len(waiting(hf, "tls")) == 1
+        queues.get_queue_client("tls-queue").clear_messages()
+        provider.dispose_all()
+        account.close()
+
+    @pytest.mark.component("azurite")
+    def test_one_that_is_not_there_is_409(
+        self, sqlite_url: str, portal: BlockingPortal, azurite: AzuriteServer
+    ) -> None:
+        account = AzureStorage.from_connection_string(azurite.connection_string)
+        provider = EngineProvider()
+        Holdfast(sqlite_url, engine_provider=provider).migrate()
+        hf = Holdfast(sqlite_url, engine_queues=account, engine_provider=provider)
+        hf.engine("dns", queue="no-such-queue")(rotate)
+        office = Office(hf, portal)
+        answer = office.operator("POST", "/api/engines/dns/messages", json={"payload": 1})
+        assert answer.refusal == (409, "CONFLICT", None)
+        assert "There is no queue 'no-such-queue'" in answer.body["error"]["message"]
+        assert [action for _, action, _ in office.audited()] == ["engine send (not done)", "engine send"]
+        provider.dispose_all()
+        account.close()
 
     def test_what_is_wrong_in_itself_is_not_even_tried(self, afar: Office) -> None:
         assert afar.operator("POST", MESSAGES, json={"payload": 1, "messageId": ""}).refusal[0] == 400

@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from holdfast import Holdfast
+from holdfast.core.errors import Unavailable
 from holdfast.jobs.model import Failure
 from holdfast.records import audit
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterStatus
 from holdfast.records.history import HistoryStatus
+from holdfast.records.tables import SqlLetterTable
 from tests.api.clients import Client, Office, every_page
 from tests.jobs.queues import ANNE, Queue
 from tests.records.samples import NOON, add_entry, add_letter, days_ago
+
+
+def declare_hmac(hf: Holdfast) -> None:
+    """Declare the engine that the letters of these tests are of: those of others are not put back."""
+    if "hmac" not in hf.engines.declared:
+        hf.engine("hmac", queue="hmac-rotation-queue", operation="rotate")(lambda context, message: None)
 
 
 def buried_job(office: Office, **options: Any) -> DeadLetter:
@@ -196,12 +205,34 @@ class TestSection3TheDlqApi:
         assert (row.actor, row.action, row.target) == ("the-operate", "dlq retry", f"jobs:email/{letter.row_key}")
 
     def test_2_4_the_message_of_an_engine_is_enqueued_under_a_new_id_which_is_returned(self, office: Office) -> None:
+        declare_hmac(office.hf)
         letter = add_letter(office.hf.database)
         answer = office.operator("POST", f"/api/dlq/hmac/{letter.row_key}/retry").data
         settled = office.reader.get(f"/api/dlq/hmac/{letter.row_key}").data
         assert settled["retriedAs"] not in (None, letter.item_id)
         assert answer == {"engine": "hmac", "rowKey": letter.row_key, "messageId": settled["retriedAs"]}
         assert office.audited() == [("the-operate", "dlq retry", f"hmac/{letter.row_key}")]
+
+    def test_2_4_the_message_id_is_told_although_nobody_can_look_any_more(
+        self, office: Office, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        declare_hmac(office.hf)
+        letter = add_letter(office.hf.database)
+        looked: list[str] = []
+        get = SqlLetterTable.get
+
+        def once(table: SqlLetterTable, engine: str, row_key: str) -> DeadLetter | None:
+            looked.append(row_key)
+            if len(looked) > 1:
+                raise Unavailable("The table does not answer any more.")
+            return get(table, engine, row_key)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlLetterTable, "get", once)
+            answer = office.operator("POST", f"/api/dlq/hmac/{letter.row_key}/retry").data
+        settled = office.hf.dead_letters.get("hmac", letter.row_key)
+        assert settled is not None
+        assert answer["messageId"] == settled.retried_as
 
     def test_2_4_a_letter_is_retried_once(self, office: Office) -> None:
         letter = buried_job(office)

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.cli.desk import Desk
 from tests.cli.shop import APP, ORDERS, Shop, assert_one_sentence
 
 WITHOUT_ID_KEY = ORDERS.replace("INTEGER PRIMARY KEY", "INTEGER")
@@ -259,3 +260,9 @@ def test_application_that_cannot_be_loaded(shop: Shop, case: str) -> None:
 )
 def test_wrong_usage(shop: Shop, arguments: tuple[str, ...]) -> None:
     assert_one_sentence(shop.cli(*arguments), 2, "--help")
+
+
+def test_a_role_nobody_knows_is_named(bare_desk: Desk) -> None:
+    arguments = ("serve", "--new-token", "anne", "--role", "read", "--role", "king")
+    bare_desk.refused(2, "'king' is not a role", "read, payload, operate, admin", arguments=arguments)
+    bare_desk.refused(2, "a token needs a --role", arguments=arguments[:3])

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from holdfast.core.errors import Unavailable
+from holdfast.core.errors import Unavailable, UnfinishedRetry
+from holdfast.records import audit
 from holdfast.records.dead_letters import DeadLetters, LetterFilter, LetterStatus
 from holdfast.records.protocol import LetterTable
 from holdfast.records.putting_back import PuttingBack, Retried
+from holdfast.records.tables import SqlLetterTable
 from tests.cli.desk import Desk
 from tests.cli.shop import Shop
 from tests.records.samples import add_letter, days_ago
@@ -37,6 +39,15 @@ def test_list_filters_and_pages(desk: Desk) -> None:
     assert "Timeout" in table.out
     assert desk.letter(sms).row_key in table.out
     assert "No dead letter fits." in desk("dlq", "list", "--engine", "tls").out
+
+
+@pytest.mark.parametrize("command", ["dlq", "history"])
+def test_row_keys_can_be_copied_from_a_listing(desk: Desk, command: str) -> None:
+    """However long they are: nothing of them is folded or cut when the output is not a terminal."""
+    for correlation_id in ("0f8fad5b-d9cb-469f-a165-70867728950e", "/" * 200):
+        desk.bury("x" * 300, topic="a-topic-with-a-long-name", operation="o" * 100, correlation_id=correlation_id)
+    for item in desk(command, "list", "--json").items:
+        assert f" {item['row_key']} " in desk(command, "list").out
 
 
 def test_list_keeps_messages_to_show(desk: Desk) -> None:
@@ -79,6 +90,7 @@ def test_retry_one_whose_key_is_taken(desk: Desk) -> None:
 
 
 def test_retry_one_of_an_engine_tells_the_new_message(desk: Desk) -> None:
+    desk.hf.engine("hmac", queue="hmac-rotation-queue", operation="rotate")(lambda context, message: None)
     letter = add_letter(desk.hf.database)
     answer = desk("dlq", "retry", "hmac", letter.row_key, "--json").json
     settled = desk.hf.dead_letters.get("hmac", letter.row_key)
@@ -159,6 +171,30 @@ def test_resolve(desk: Desk) -> None:
     assert (told["status"], told["resolved_by"]) == ("Resolved", "eve")
 
 
+def test_resolve_despite_a_retry_that_was_begun_needs_force(desk: Desk) -> None:
+    new = add_letter(desk.hf.database)
+    SqlLetterTable(desk.hf.database).begin_retry("hmac", new.row_key, "anne", "m-2")
+    command = ("dlq", "resolve", "hmac", new.row_key, "--notes", "by hand")
+    desk.refused(3, "is being retried by anne as 'm-2'", "nothing was changed", "--force", arguments=command)
+    assert desk(*command, "--force", "--json").json["status"] == "Resolved"
+    [row] = audit.page(desk.hf.database, action="dlq resolve").items
+    assert row.details == {"notes": "by hand", "despite_retry_as": "m-2"}
+
+
+def test_retry_by_filter_that_breaks_off_in_a_retry_says_that_one_was_begun(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(*given: Any) -> Iterator[Retried]:
+        yield Retried(2)
+        raise UnfinishedRetry("The retry of dead letter 'x' was begun and could not be finished now.")
+
+    desk.bury()
+    monkeypatch.setattr(PuttingBack, "retry_all", break_off)
+    answer = desk("dlq", "retry", "--engine", "jobs:email", "--yes")
+    assert "2 dead letters had been put back by then; one was begun, the others are as they were." in answer.err
+    assert "was begun" in answer.err.splitlines()[-1]
+
+
 def test_expire(desk: Desk) -> None:
     add_letter(desk.hf.database, last_failure_at=days_ago(31))
     add_letter(desk.hf.database, item="m-2", last_failure_at=days_ago(29))
@@ -224,13 +260,13 @@ def test_a_letter_nobody_knows(desk: Desk, command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("dlq", "list", "--status", "lost"), ("'lost' is not a status", "Pending, Resolved or Expired")),
+        (("dlq", "list", "--status", "lost"), ("'lost' is not a status", "Pending, Resolved, Expired or Unknown")),
         (("dlq", "list", "--after", "x"), ("not a continuation token of the dead letters",)),
         (("dlq", "list", "--to", "2026-13-01"), ("'2026-13-01' is not a date",)),
         (("dlq", "retry"), ("ENGINE and ROWKEY",)),
         (("dlq", "retry", "jobs:email"), ("ENGINE and ROWKEY",)),
         (("dlq", "retry", "jobs:email", "x", "--error", "boom"), ("ENGINE and ROWKEY",)),
-        (("dlq", "retry", "--older-than", "soon"), ("'soon' is not a length of time", "90d")),
+        (("dlq", "retry", "--older-than", "soon"), ("'soon' is not a length of time", "20s, 30m, 12h or 90d")),
         (("dlq", "expire"), ("--older-than 90d",)),
         (("dlq", "expire", "--older-than", "999999d"), ("'999999d' is not a length of time",)),
         (("dlq", "expire", "--older-than", "-1d"), ("'-1d' is not a length of time",)),

@@ -75,6 +75,7 @@ def test_list_shows_every_operation(steady: Desk) -> None:
             "singleton": False,
             "max_retry_attempts": 5,
             "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"},
+            "paused": False,
         },
         {
             "engine": "hmac",
@@ -83,6 +84,7 @@ def test_list_shows_every_operation(steady: Desk) -> None:
             "singleton": True,
             "max_retry_attempts": 9,
             "schedule": None,
+            "paused": False,
         },
     ]
 
@@ -90,6 +92,37 @@ def test_list_shows_every_operation(steady: Desk) -> None:
 def test_list_of_nothing_needs_no_tables(bare_desk: Desk) -> None:
     assert "No engine is declared" in bare_desk("engine", "list").out
     assert bare_desk("engine", "list", "--json").json == []
+
+
+def test_a_paused_engine_is_shown_as_such(staffed: Desk) -> None:
+    """Also one that has no messages: it is paused by its topic."""
+    assert staffed("jobs", "pause", "engine.hmac-queue").out == "Topic 'engine.hmac-queue' is paused.\n"
+    assert staffed("engine", "list").out.count(" paused ") == 1 + 2  # the heading, and both operations
+    assert [item["paused"] for item in staffed("engine", "list", "--json").json] == [True, True]
+    staffed("engine", "send", "hmac")
+    assert waiting(staffed) == []
+    staffed("jobs", "resume", "engine.hmac-queue")
+    assert [item["paused"] for item in staffed("engine", "list", "--json").json] == [False, False]
+    assert len(waiting(staffed)) == 1
+
+
+def test_list_before_there_are_tables_says_what_it_cannot_tell(bare_desk: Desk) -> None:
+    declare(bare_desk.hf)
+    answer = bare_desk("engine", "list", "--json")
+    assert [item["paused"] for item in answer.json] == [None, None]
+    assert answer.err.startswith("Whether an engine is paused cannot be told: ")
+
+
+@pytest.mark.parametrize("command", [("cancel",), ("retry",)], ids=" ".join)
+def test_messages_are_not_changed_as_jobs(staffed: Desk, command: tuple[str, ...]) -> None:
+    staffed("engine", "send", "hmac", "--delay", "1h")
+    job_id = staffed.queue.add().id
+    [message] = staffed("jobs", "list", "--topic", "engine.hmac-queue", "--json").items
+    parts = (f"Job {message['id']} is a message of engine queue 'hmac-queue'", "nothing was changed", "holdfast dlq")
+    staffed.refused(3, *parts, arguments=("jobs", *command, message["id"], job_id))
+    assert staffed.queue.status(message["id"]) == "scheduled"
+    assert staffed.queue.status(job_id) == "ready"
+    assert [action for _, action, _ in staffed.audited()] == ["engine send"]
 
 
 def test_send_puts_a_message_into_the_queue(staffed: Desk) -> None:
@@ -137,7 +170,8 @@ def test_send_later(staffed: Desk) -> None:
         (("send", "hmac", "{"), ("The payload is not JSON",)),
         (("send", "hmac", "NaN"), ("NaN",)),
         (("send", "hmac", "1e999"), ("Infinity",)),
-        (("send", "hmac", "[" * 100_000), ("The payload is not JSON",)),
+        (("send", "hmac", "[" * 100_000), ("nested too deeply", "Nothing was sent")),
+        (("send", "hmac", "[" * 60_000 + "]" * 60_000), ("nested too deeply", "Nothing was sent")),
         (("send", "hmac", '"' + "x" * 1024 * 1024 + '"'), ("at most 1,048,576",)),
         (("send", "hmac", "1", "2"), ("unexpected extra argument",)),
         (("send", "hmac", "--message-id", ""), ("messageId", "1 to 200")),

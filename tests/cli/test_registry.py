@@ -64,8 +64,6 @@ def test_a_registry_is_made_once(desk: Desk) -> None:
 def test_what_cannot_be_is_told_and_nothing_is_changed(
     sqlite_desk: Desk, arguments: tuple[str, ...], told: str
 ) -> None:
-    if arguments[0] == "lock":
-        sqlite_desk.hf.registry.init()
     before = sqlite_desk.hf.registry.read()
     sqlite_desk.refused(2, told, arguments=("registry", *arguments))
     after = sqlite_desk.hf.registry.read()
@@ -73,7 +71,7 @@ def test_what_cannot_be_is_told_and_nothing_is_changed(
     assert sqlite_desk.audited() == []
 
 
-@pytest.mark.parametrize("command", [("show",), ("lock", "--job-id", "a"), ("unlock",)])
+@pytest.mark.parametrize("command", [("show",), ("unlock",)])
 def test_without_a_registry_there_is_advice(sqlite_desk: Desk, command: tuple[str, ...]) -> None:
     sqlite_desk.refused(2, NAME, "holdfast registry init", arguments=("registry", *command))
 
@@ -92,6 +90,12 @@ def test_a_registry_is_shown(locked: Desk) -> None:
         "duration_seconds": 3600,
         "fencing_token": 2,
     }
+
+
+def test_the_first_lock_makes_the_registry(desk: Desk) -> None:
+    assert desk("registry", "lock", "--job-id", "upgrade", "--duration", "20s").out.startswith("Locked by 'upgrade'")
+    assert (view(desk).lock.job_id, view(desk).lock.duration_seconds) == ("upgrade", 20)
+    assert desk.audited() == [("eve", "registry lock", NAME)]
 
 
 def test_a_free_and_an_expired_lock_are_told_apart(sqlite_desk: Desk) -> None:

@@ -173,6 +173,47 @@ def test_logging_that_the_application_set_up_itself_is_left_alone(shop: Shop) ->
         assert "holdfast.trigger:" not in worker.output
 
 
+LIBRARY = """
+import logging
+
+def call():
+    for name in ("azure.core", "holdfast.engines.durabletask.worker"):
+        logging.getLogger(name).info("a line of %s", name)
+        logging.getLogger(name).warning("a warning of %s", name)
+"""
+CHATTY_APP = """
+import logging
+
+import library
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.engine("hmac", schedule="* * * * *")
+def rotate(context, message):
+    library.call()
+    logging.getLogger("shop").info("rotated")
+"""
+
+
+def test_verbose_tells_of_holdfast_and_the_application_and_not_of_libraries(shop: Shop) -> None:
+    installed = shop.directory / "site-packages"
+    installed.mkdir()
+    (installed / "library.py").write_text(LIBRARY)
+    shop.write_app(f"import sys\nsys.path.append({str(installed)!r})\n" + CHATTY_APP)
+    assert shop.cli("migrate").returncode == 0
+    assert shop.cli("engine", "send", "hmac").returncode == 0
+    with running(shop, "-v") as worker:
+        wait_until(lambda: "INFO shop: rotated" in worker.output, "the application's own line")
+        wait_until(lambda: "INFO holdfast." in worker.output, "a line of Holdfast")
+        worker.process.terminate()
+        assert worker.wait() == 0
+        output = worker.output
+    for name in ("azure.core", "holdfast.engines.durabletask.worker"):
+        assert f"a warning of {name}" in output
+        assert f"a line of {name}" not in output
+
+
 def test_worker_that_is_standing_by_ends_at_once(shop: Shop) -> None:
     hf = shop.deliver("book")
     hf.state.acquire("orders", ttl_seconds=600)

@@ -6,8 +6,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import requests
+from azure.core.pipeline.transport import RequestsTransport, RequestsTransportResponse
 from azure.storage.queue import QueueClient
 
 from holdfast.core.config import DbConfig
@@ -53,9 +56,31 @@ def embedded_queue(url: str, visibility_seconds: float = 30.0) -> Iterator[Embed
         provider.dispose_all()
 
 
+TIMED_OUT = b"<Error><Code>OperationTimedOut</Code><Message>The operation could not be completed.</Message></Error>"
+
+
+class LateAnswers(RequestsTransport):  # type: ignore[misc]  # the SDK imports it lazily, without a type
+    """Sends what it is told to, and once ``is_late`` answers every write as the service does that gave up waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_late = False
+
+    def send(self, request: Any, **options: Any) -> Any:
+        response: Any = super().send(request, **options)
+        if not self.is_late or request.method not in ("POST", "PUT", "DELETE"):
+            return response
+        response.internal_response.close()
+        answer = requests.Response()
+        answer.status_code, answer.reason = 500, "Internal Server Error"
+        answer.headers.update({"x-ms-error-code": "OperationTimedOut", "Content-Type": "application/xml"})
+        answer._content = TIMED_OUT
+        return RequestsTransportResponse(request, answer)
+
+
 @contextmanager
-def storage_queue(azurite: AzuriteServer) -> Iterator[StorageQueue]:
+def storage_queue(azurite: AzuriteServer, **options: Any) -> Iterator[StorageQueue]:
     name = f"q{uuid.uuid4().hex}"
-    with QueueClient.from_connection_string(azurite.connection_string, name) as client:
+    with QueueClient.from_connection_string(azurite.connection_string, name, **options) as client:
         client.create_queue()
         yield StorageQueue(client)

@@ -105,7 +105,8 @@ class TestForm:
         add_letter(tables, last_failure_at=days_ago(9))
         assert tables.letters.expire(1, actor="eve") == 1
         [row] = raw("dlq").list_entities()
-        assert (row["Status"], row["ExpiredBy"]) == ("Expired", "eve")
+        assert (row["Status"], row["ResolvedBy"]) == ("Expired", "eve")
+        assert row["ResolutionNotes"] == "failed more than 1 days before"
 
     def test_a_long_message_lies_in_properties_that_tools_can_read(
         self, tables: Tables, raw: Callable[[str], TableClient]
@@ -179,15 +180,81 @@ class TestRowsOfOthers:
         assert (entry.row_key, entry.status) == ("c-1-2026", HistoryStatus.FAILED)
         assert tables.history.page().items == [entry]
 
-    def test_a_status_of_a_newer_version_is_one_sentence(
+    def test_a_letter_that_says_nothing_is_pending_and_can_be_settled(
         self, tables: Tables, raw: Callable[[str], TableClient]
     ) -> None:
-        raw("dlq").create_entity({"PartitionKey": "spn", "RowKey": "r", "Status": "Parked"})
-        raw("history").create_entity({"PartitionKey": "spn", "RowKey": "r", "Status": "Skipped"})
-        with pytest.raises(ConfigurationError, match="newer version"):
-            tables.letters.page()
-        with pytest.raises(ConfigurationError, match="newer version"):
-            tables.history.page()
+        raw("dlq").create_entity({"PartitionKey": "spn", "RowKey": "r"})
+        ours = add_letter(tables)
+        found = {item.row_key: item for item in tables.letters.page(LetterFilter(status=LetterStatus.PENDING)).items}
+        assert set(found) == {"r", ours.row_key}
+        bare = found["r"]
+        assert (bare.engine, bare.status, bare.original_message) == ("spn", LetterStatus.PENDING, "")
+        assert (bare.error_message, bare.dequeue_count, bare.correlation_id) == ("", 0, "")
+        assert abs(bare.last_failure_at - days_ago(0)) < timedelta(minutes=5)
+        assert bare.first_failure_at == bare.last_failure_at
+        assert tables.letters.expire(0, "spn", actor="eve") == 0
+        assert tables.letters.resolve("spn", "r", "seen", "eve").status is LetterStatus.RESOLVED
+        assert tables.letters.page(LetterFilter(status=LetterStatus.PENDING)).items == [ours]
+
+    def test_a_status_that_nobody_knows_is_shown_and_the_letter_is_left_alone(
+        self, tables: Tables, raw: Callable[[str], TableClient]
+    ) -> None:
+        ours = add_letter(tables)
+        for key, status in (("parked", "Parked"), ("number", 7)):
+            raw("dlq").create_entity({"PartitionKey": "spn", "RowKey": key, "Status": status})
+        unknown = tables.letters.page(LetterFilter(status=LetterStatus.UNKNOWN)).items
+        assert [(item.row_key, item.status) for item in unknown] == [
+            ("number", LetterStatus.UNKNOWN),
+            ("parked", LetterStatus.UNKNOWN),
+        ]
+        assert len(tables.letters.page().items) == 3
+        assert tables.letters.page(LetterFilter(status=LetterStatus.PENDING)).items == [ours]
+        with pytest.raises(Conflict, match="is Unknown"):
+            tables.letters.resolve("spn", "parked", "x", "eve", despite_retry=True)
+        with pytest.raises(Conflict, match="is Unknown"):
+            tables.letters.expire_one("spn", "parked", "x", "eve")
+        with pytest.raises(Conflict, match="is Unknown"):
+            tables.letters.begin_retry("spn", "parked", "eve", "m-2")
+        assert tables.letters.expire(0, "spn", actor="eve") == 0
+        assert tables.letters.prune(0) == 0
+        assert {row["Status"] for row in raw("dlq").query_entities("PartitionKey eq 'spn'")} == {"Parked", 7}
+
+    def test_an_entry_whose_status_nobody_knows_is_shown_and_is_no_success(
+        self, tables: Tables, raw: Callable[[str], TableClient]
+    ) -> None:
+        prefix = add_entry(tables, correlation_id="c-9", status=HistoryStatus.FAILED).row_key
+        for key, more in (("0", {}), ("1", {"Status": "Skipped"}), ("2", {"Status": False, "DurationMs": "long"})):
+            given = {"Engine": "hmac", "Operation": "rotate", "CorrelationId": "c-9", **more}
+            raw("history").create_entity({"PartitionKey": "hmac", "RowKey": f"{prefix[:-1]}{key}x", **given})
+        unknown = tables.history.page(HistoryFilter(status=HistoryStatus.UNKNOWN)).items
+        assert [item.status for item in unknown] == [HistoryStatus.UNKNOWN] * 3
+        assert {item.duration_ms for item in unknown} == {0}
+        assert len(tables.history.page().items) == 4
+        assert tables.history.succeeded("hmac", "rotate", "c-9") is None
+        assert len(tables.history.of_correlation("hmac", "c-9")) == 4
+
+    def test_wrong_types_spoil_no_listing(self, tables: Tables, raw: Callable[[str], TableClient]) -> None:
+        odd = {
+            "Engine": 7,
+            "OriginalMessage": 12.5,
+            "ErrorMessage": True,
+            "DequeueCount": float("inf"),
+            "FirstFailureAtUtc": "2026-04-07T01:23:45Z",
+            "LastFailureAtUtc": "yesterday",
+            "ResolvedAtUtc": 7,
+            "ResolutionNotes_packed": b"not zlib",
+            "ItemId": EntityProperty(9, EdmType.INT64),
+            "OriginalMessage_parts": "many",
+        }
+        raw("dlq").create_entity({"PartitionKey": "7", "RowKey": "r", "Status": "Pending", **odd})
+        [found] = tables.letters.page().items
+        assert (found.engine, found.original_message, found.error_message) == ("7", "12.5", "True")
+        assert (found.dequeue_count, found.item_id, found.resolved_at) == (0, "9", None)
+        assert found.first_failure_at == datetime(2026, 4, 7, 1, 23, 45, tzinfo=UTC)
+        assert abs(found.last_failure_at - days_ago(0)) < timedelta(minutes=5)
+        raw("history").create_entity({"PartitionKey": "7", "RowKey": "r", "Input_packed": b"x", "Attempt": "two"})
+        [entry] = tables.history.page().items
+        assert (entry.input, entry.attempt) == ("", None)
 
     def test_a_message_that_lost_a_part_is_told(self, tables: Tables, raw: Callable[[str], TableClient]) -> None:
         new = add_letter(tables, original_message="x" * 100_000)
@@ -196,6 +263,9 @@ class TestRowsOfOthers:
         raw("dlq").update_entity(row, mode=UpdateMode.REPLACE)
         with pytest.raises(ConfigurationError, match="lost a part of its OriginalMessage"):
             tables.letters.get("hmac", new.row_key)
+        with pytest.raises(ConfigurationError, match="lost a part of its OriginalMessage"):
+            tables.letters.begin_retry("hmac", new.row_key, "eve", "m-2")
+        assert [item.row_key for item in tables.letters.page().items] == [new.row_key], "it is listed all the same"
 
 
 class TestPages:

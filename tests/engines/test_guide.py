@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The application that the guide's code is, in a directory of its own."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "guide"}
+    names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks("python"):
         exec(compile(block, str(GUIDE), "exec", dont_inherit=True), names)
     yield names
@@ -60,7 +60,7 @@ def test_the_code_of_the_guide_does_what_it_says(capsys: pytest.CaptureFixture[s
     view = hf.registry.read()
     assert view is not None
     assert view.state == {"keys": {"tenant-1": "k-2", "tenant-2": "k-3"}}
-    [done] = hf.history.of_correlation("hmac", "rotation-7")
+    [done] = hf.history.of_correlation("hmac", "tenant-1-rotation-7")
     assert (done.status, json.loads(done.output or "")) == (HistoryStatus.SUCCEEDED, {"rotated": "tenant-1"})
 
 

@@ -10,7 +10,9 @@ import pytest
 from azure.functions.queue import QueueMessage
 
 from holdfast.core.errors import HandlerError
+from holdfast.engines.context import EngineContext
 from holdfast.engines.flow import Outcome
+from holdfast.engines.messages import EngineMessage
 from tests.engines.places import ENGINE, Bench
 
 INSERTED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -84,4 +86,31 @@ def test_a_host_that_dies_between_copy_and_delete_leaves_one_execution(singleton
     bench.place.let_time_pass()
     assert bench.hf.engines.handle(ENGINE, hosted(2)) is Outcome.SUCCEEDED, "the host did not delete it"
     assert bench.to_the_end() == [Outcome.ALREADY_DONE]
+    assert len(bench.executions) == 1
+
+
+@pytest.mark.parametrize("last", ["count", "poison"])
+def test_a_message_is_not_buried_while_its_copy_runs(singleton: Bench, last: str) -> None:
+    """The host died between the copy of a 409 and the deletion of the original, which comes for the last time."""
+    bench = singleton
+    bench.hf.registry.acquire("another", duration_seconds=50)
+    assert bench.hf.engines.handle(ENGINE, hosted(2)) is Outcome.CONFLICT
+    bench.hf.registry.release("another")
+
+    def original_comes(context: EngineContext, message: EngineMessage) -> None:
+        if last == "count":
+            assert bench.hf.engines.handle(ENGINE, hosted(3)) is Outcome.CONFLICT
+        elif bench.place.is_azure:
+            poison = bench.place.account.poison(bench.place.queue_name)  # type: ignore[union-attr]
+            poison.send(json.dumps({"messageId": "m-1", "correlationId": "c-1"}), message_id="m-1")
+            assert bench.hf.engines.drain_poison(ENGINE) == 1
+        context.registry.change({"key": 7})  # the lock is still ours
+
+    bench.work = original_comes
+    assert bench.deliver() is Outcome.SUCCEEDED
+    bench.work = lambda *given: None
+    bench.place.let_time_pass()
+    bench.hf.engines.drain_poison(ENGINE)
+    bench.to_the_end()
+    assert bench.ends() == ["Succeeded"]
     assert len(bench.executions) == 1

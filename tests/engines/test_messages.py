@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from holdfast.core.errors import MessageError
 from holdfast.engines.messages import Defaults, EngineMessage, json_schema, parse
@@ -81,3 +83,53 @@ def test_the_schema_names_the_fields_of_the_form() -> None:
     rendered = parse('{"payload": 1, "enqueuedAtUtc": "2026-01-01T00:00:00Z", "causationId": "c"}', DEFAULTS).rendered()
     assert set(json.loads(rendered)) == set(schema["properties"])
     assert schema["additionalProperties"] is True
+
+
+TIMES = ["2026-01-31T12:00:00Z", "2026-01-31T12:00:00.25+01:00", "yesterday", "", "2026-02-30T12:00:00Z"]
+ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.just([]), st.just({}))
+TEXTS = st.one_of(
+    ANYTHING,
+    st.text(st.characters(exclude_categories=[]), max_size=4),  # also NUL and halves of surrogate pairs
+    st.sampled_from([150, 151, 200, 201]).map("x".__mul__),
+    st.sampled_from(["hmac", "tls-2", "Hmac", "hmac\n", "\n", "🦀" * 200]),
+)
+MESSAGES = st.one_of(
+    ANYTHING,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("messageId", "correlationId", "engine", "operation", "instanceId", "causationId"), TEXTS),
+            "enqueuedAtUtc": st.one_of(ANYTHING.filter(lambda value: type(value) is not str), st.sampled_from(TIMES)),
+            "payload": ANYTHING,
+            "other": ANYTHING,
+        },
+    ),
+)
+
+
+def validator() -> Any:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    checker = jsonschema.FormatChecker(formats=())
+    checker.checks("date-time", raises=ValueError)(is_time)
+    return jsonschema.Draft202012Validator(json_schema(), format_checker=checker)
+
+
+def is_time(value: object) -> bool:
+    """Texts only: what else a field may be is the schema's to say."""
+    return not isinstance(value, str) or datetime.fromisoformat(value) is not None
+
+
+@given(message=MESSAGES)
+@settings(max_examples=400, deadline=None, derandomize=True)
+@example(message={})
+@example(message={"causationId": ""})
+@example(message={"messageId": None, "engine": None, "enqueuedAtUtc": None, "causationId": None})
+@example(message={"engine": "hmac\n"})
+@example(message={"messageId": "a\ud800"})
+def test_the_schema_takes_exactly_what_is_taken(message: Any) -> None:
+    try:
+        parse(json.dumps(message), DEFAULTS)
+        is_taken = True
+    except MessageError:
+        is_taken = False
+    assert validator().is_valid(message) is is_taken

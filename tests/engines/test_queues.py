@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.errors import ConfigurationError, LostLeaseError, MessageError
+from holdfast.core.errors import Ambiguous, ConfigurationError, LostLeaseError, MessageError, Unavailable
 from holdfast.engines.queues.embedded import EmbeddedQueue
-from holdfast.engines.queues.protocol import EngineQueue, Received
+from holdfast.engines.queues.protocol import EngineQueue, MissingQueueError, Received
 from holdfast.engines.queues.storage import StorageQueue
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
-from tests.engines.queues import embedded_queue, let_time_pass, storage_queue
+from tests.engines.queues import LateAnswers, embedded_queue, let_time_pass, storage_queue
 
 BODY = json.dumps({"messageId": "m-1", "payload": {"text": "Grüße ☃", "n": [1, None]}})
 KINDS = [
@@ -140,6 +140,45 @@ def test_a_message_too_large_for_azure_is_refused(azurite: AzuriteServer) -> Non
         with pytest.raises(MessageError, match="takes at most 65,536"):
             queue.send("x" * 60_000, message_id="m-1")
         assert is_empty(queue)
+
+
+def test_a_write_that_the_service_gave_up_on_may_have_been_done(azurite: AzuriteServer) -> None:
+    """It is told as lost, never as surely not done: this one was."""
+    transport = LateAnswers()
+    with storage_queue(azurite, transport=transport) as queue:
+        transport.is_late = True
+        with pytest.raises(Ambiguous, match="may have been done: 500 OperationTimedOut"):
+            queue.send(BODY, message_id="m-1")
+        transport.is_late = False
+        message = received(queue)
+        transport.is_late = True
+        with pytest.raises(Ambiguous):
+            queue.delete(message)
+
+
+def test_what_the_service_refused_before_it_began_was_surely_not_done(azurite: AzuriteServer) -> None:
+    with storage_queue(azurite) as queue:
+        for code, status, kind in [
+            ("ServerBusy", 503, Unavailable),
+            ("", 429, Unavailable),
+            ("InvalidInput", 400, Unavailable),
+            ("", 408, Ambiguous),
+            ("", 502, Ambiguous),
+            ("", None, Ambiguous),
+        ]:
+            assert type(queue._refusal("send", code, status, writes=True)) is kind
+        assert type(queue._refusal("receive", "OperationTimedOut", 500, writes=False)) is Unavailable
+
+
+def test_a_queue_tells_whether_it_would_take_a_message(azurite: AzuriteServer) -> None:
+    with storage_queue(azurite) as queue:
+        queue.check_takes("x" * 49_152, message_id="m-1")
+        with pytest.raises(MessageError, match="takes at most 65,536"):
+            queue.check_takes("x" * 49_153, message_id="m-1")
+        assert is_empty(queue)
+        queue._client.delete_queue()
+        with pytest.raises(MissingQueueError):
+            queue.check_takes("x", message_id="m-1")
 
 
 def test_a_queue_that_is_not_there_is_told(azurite: AzuriteServer) -> None:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast.core.errors import Ambiguous, Conflict
+from holdfast.core.errors import (
+    Ambiguous,
+    ConfigurationError,
+    Conflict,
+    DbConnectionError,
+    DbError,
+    MessageError,
+    Unavailable,
+    UnfinishedRetry,
+)
 from holdfast.engines.context import EngineContext
 from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.queues.protocol import MissingQueueError
 from holdfast.engines.retrying import SteppedRetries
 from holdfast.engines.tables.azure_table import AzureTable
-from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterStatus
+from holdfast.records import audit
+from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
 from tests.components.processes import PythonWorker, wait_until
 from tests.engines.places import ENGINE, Bench, Killed, Place
 from tests.engines.tables import at_once
+from tests.records.samples import days_ago, letter
 
 SIMPLE_PLACES = [
     "sqlite",
@@ -269,6 +282,118 @@ def test_a_send_whose_answer_was_lost_is_repeated_under_the_same_id(
     retries(bench).sweep(older_than_seconds=0)
     bench.to_the_end()
     check_retried_once(bench, letter)
+
+
+# What cannot be put back
+
+
+def large_letter(bench: Bench) -> DeadLetter:
+    """A letter whose message fitted its queue, and whose copy does not."""
+    body = json.dumps({"messageId": "m-1", "payload": "x" * 49_100}, separators=(",", ":"))
+    new = letter(engine=ENGINE, original_message=body, original_queue=bench.queue.name)
+    assert bench.records.letters.add(new)
+    return new
+
+
+def unchanged(bench: Bench, before: DeadLetter) -> bool:
+    return bench.records.letters.get(ENGINE, before.row_key) == before and bench.is_empty
+
+
+@pytest.mark.parametrize("place", AZURE, indirect=True)
+def test_a_letter_whose_copy_is_too_large_is_refused_before_anything_is_written(bench: Bench) -> None:
+    large = large_letter(bench)
+    with pytest.raises(MessageError, match="takes at most 65,536"):
+        bench.hf.putting_back.retry(large, "anne")
+    assert unchanged(bench, large)
+    [told] = bench.hf.putting_back.retry_all(LetterFilter(engine=ENGINE), "anne")
+    assert (told.count, len(told.refusals)) == (0, 1)
+    assert unchanged(bench, large)
+
+
+@pytest.mark.parametrize("place", AZURE, indirect=True)
+def test_a_letter_whose_queue_is_gone_is_refused_before_anything_is_written(bench: Bench) -> None:
+    gone = letter(engine=ENGINE, original_message="{}", original_queue="no-such-queue")
+    assert bench.records.letters.add(gone)
+    with pytest.raises(MissingQueueError, match="There is no queue 'no-such-queue'"):
+        bench.hf.putting_back.retry(gone, "anne")
+    assert unchanged(bench, gone)
+
+
+@pytest.mark.parametrize("place", AZURE, indirect=True)
+def test_a_retry_that_was_begun_and_can_never_be_finished_says_how_to_settle_it(bench: Bench) -> None:
+    large = large_letter(bench)
+    begun = bench.records.letters.begin_retry(ENGINE, large.row_key, "anne", "m-2")
+    with pytest.raises(MessageError, match=r"was begun and cannot be finished.*dlq resolve --force"):
+        bench.hf.putting_back.retry(begun, "bert")
+    assert retries(bench).sweep(older_than_seconds=0) == 0
+    with pytest.raises(Conflict, match="dlq resolve --force"):
+        bench.hf.dead_letters.resolve(ENGINE, large.row_key, "by hand", "bert")
+    bench.hf.dead_letters.resolve(ENGINE, large.row_key, "by hand", "bert", despite_retry=True)
+    [row] = audit.page(bench.hf.database, action="dlq resolve").items
+    assert row.details == {"notes": "by hand", "despite_retry_as": "m-2"}
+
+
+@pytest.mark.parametrize("kind", [Unavailable, DbConnectionError, MissingQueueError])
+def test_a_retry_that_breaks_off_after_its_first_step_says_that_it_was_begun(
+    bench: Bench, kind: type[DbError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dead_letter(bench)
+    stepped = bench.hf.engines.retries
+    queue = stepped._queue(found)
+
+    def fail(body: str, *, message_id: str) -> str:
+        raise kind("It does not answer.")
+
+    monkeypatch.setattr(queue, "send", fail)
+    stepped._queue = lambda each: queue
+    with pytest.raises(UnfinishedRetry, match="was begun and could not be finished now"):
+        stepped.retry(found, "anne")
+    retries(bench).sweep(older_than_seconds=0)
+    bench.to_the_end()
+    check_retried_once(bench, found)
+
+
+def test_a_letter_of_an_engine_that_is_not_declared_is_refused(bench: Bench) -> None:
+    found = dead_letter(bench)
+    stepped = bench.hf.engines.retries
+    stepped._is_declared = lambda engine: False
+    with pytest.raises(ConfigurationError, match=f"has no engine '{ENGINE}'.*dlq resolve"):
+        stepped.retry(found, "anne")
+    home = bench.hf.engines.home
+    if home is not None:
+        home._is_declared = lambda engine: False
+        with bench.hf.database.begin() as connection:
+            [refusal] = home.put_back(connection, [found], "anne")
+        assert "has no engine" in str(refusal)
+    assert unchanged(bench, found)
+
+
+def test_the_sweep_leaves_retries_of_engines_that_are_not_declared_to_others(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    kill_retry(bench, dead_letter(bench), "retry begun")
+    stepped = retries(bench)
+    stepped._is_declared = lambda engine: False
+    assert stepped.sweep(older_than_seconds=0) == 0
+    assert "cannot be finished" not in caplog.text
+
+
+@pytest.mark.parametrize("finish", FINISHED)
+@pytest.mark.parametrize("body", ["no message", '{"instanceId": 7}'])
+def test_a_message_nobody_can_read_that_died_before_its_retry_is_finished_is_one_new_dead_letter(
+    bench: Bench, body: str, finish: Callable[[Bench, DeadLetter], None]
+) -> None:
+    bench.queue.send(body, message_id="m-1")
+    assert bench.to_the_end() == [Outcome.DEAD_LETTERED]
+    [unread] = bench.letters
+    kill_retry(bench, unread, "enqueued")
+    bench.place.clock.advance(
+        (days_ago(-1) - bench.place.clock.now()).total_seconds()
+    )  # the retry has the table's time
+    assert bench.to_the_end() == [Outcome.DEAD_LETTERED]
+    finish(bench, unread)
+    assert bench.to_the_end() == []
+    assert sorted(each.status for each in bench.letters) == [LetterStatus.PENDING, LetterStatus.RESOLVED]
 
 
 # In one transaction, where letters and queue are in one database

@@ -19,6 +19,7 @@ from holdfast.core.errors import AlreadyRunning, RegistryLocked
 from holdfast.engines.context import EngineContext
 from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.operations.protocol import HubUnavailable
 from holdfast.engines.queues.protocol import EngineQueue, Received
 from holdfast.state.documents import DocumentStore
 from tests.components.processes import PythonWorker, wait_until
@@ -332,15 +333,19 @@ def test_a_stopped_process_that_wakes_up_late_can_change_nothing(place: Place) -
     assert (view.state["by"], view.lock.job_id) == ("successor", "successor")
 
 
-def test_an_operation_that_is_busy_elsewhere_is_a_409_and_not_counted(bench: Bench) -> None:
+@pytest.mark.parametrize("refusal", [AlreadyRunning("another message is at work"), HubUnavailable("it is down")])
+def test_an_operation_that_cannot_be_started_now_is_not_counted(bench: Bench, refusal: Exception) -> None:
     bench.send()
 
-    def busy(context: EngineContext, message: EngineMessage) -> None:
-        raise AlreadyRunning("the orchestration of another message is at work")
+    class Busy:
+        def run(self, context: EngineContext, message: EngineMessage, lease: object) -> object:
+            bench.contexts.append(context)
+            raise refusal
 
-    bench.work = busy
+    definition = bench.hf.engines.declared["hmac"]["rotate"]
+    usual, definition.operation = definition.operation, Busy()
     assert bench.deliver() is Outcome.CONFLICT
-    bench.work = lambda *given: None
+    definition.operation = usual
     assert bench.deliver() is Outcome.SUCCEEDED
     assert {context.attempt for context in bench.contexts} == {1}
     assert bench.statuses == ["Succeeded"]
@@ -357,3 +362,19 @@ def test_a_409_leaves_the_message_as_it_was(singleton: Bench) -> None:
     assert [json.loads(after.body)[name] for name in told] == [json.loads(before.body)[name] for name in told]
     assert (after.dequeue_count, after.inserted_at) == (before.dequeue_count, before.inserted_at)
     assert singleton.history == []
+
+
+def test_an_operation_whose_lock_is_taken_away_fails_and_says_so(singleton: Bench) -> None:
+    def lose_the_lock(context: EngineContext, message: EngineMessage) -> None:
+        view = singleton.hf.registry.read()
+        assert view is not None
+        singleton.hf.registry.force_unlock(view.lock)
+        context.registry.change({"key": 7})
+
+    singleton.work = lose_the_lock
+    singleton.send()
+    assert singleton.deliver() is Outcome.RETRIED
+    [failed] = singleton.history
+    assert (failed.error or "").startswith("RegistryLocked: ")
+    singleton.work = lambda *given: None
+    assert singleton.to_the_end() == [Outcome.SUCCEEDED]

@@ -595,8 +595,15 @@ class TestRetention:
         settled = add_letter(tables, item="m-4", last_failure_at=days_ago(31))
         tables.letters.resolve("hmac", settled.row_key, "done", "eve")
         assert tables.letters.expire(30, "hmac", actor="eve") == 1
-        expired = tables.letters.page(LetterFilter(status=LetterStatus.EXPIRED)).items
-        assert expired == [replace(old, status=LetterStatus.EXPIRED)]
+        [expired] = tables.letters.page(LetterFilter(status=LetterStatus.EXPIRED)).items
+        assert expired == replace(
+            old,
+            status=LetterStatus.EXPIRED,
+            resolution_notes="failed more than 30 days before",
+            resolved_at=expired.resolved_at,
+            resolved_by="eve",
+        )
+        assert expired.resolved_at is not None
         assert tables.letters.expire(30, actor="eve") == 1
         assert tables.letters.expire(30, actor="eve") == 0
         assert tables.letters.expire(1e12, actor="eve") == 0

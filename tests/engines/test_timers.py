@@ -62,7 +62,7 @@ def test_every_slot_is_one_message(timed: Timed) -> None:
     timed.to_the_end()
     first, second = sorted(timed.messages, key=lambda message: message.message_id)
     assert first.payload == {"scheduledFor": "2026-01-01T01:00:00+00:00"}
-    assert second.message_id == "health-check-20260101T020000Z"
+    assert second.message_id == "health/check-20260101T020000Z"
     assert first.correlation_id != second.correlation_id
 
 
@@ -121,9 +121,35 @@ def test_a_tick_is_counted_retried_and_buried_like_any_message(timed: Timed) -> 
     flow = hf.engines.flow("health", queue)
     assert [flow.handle(timed.bench.next(queue)) for _ in range(2)] == [Outcome.RETRIED, Outcome.DEAD_LETTERED]
     [letter] = hf.dead_letters.page().items
-    assert (letter.engine, letter.correlation_id) == ("health", "health-check-20260101T010000Z")
+    assert (letter.engine, letter.correlation_id) == ("health", "health/check-20260101T010000Z")
 
 
 def test_an_engine_that_is_not_declared_has_no_timer(timed: Timed) -> None:
     with pytest.raises(NotFoundError):
         timed.hf.engines.tick("nobody")
+
+
+def test_timers_whose_names_read_alike_are_two(place: Place) -> None:
+    hf = place.application()
+    names = (("update", "publisher-evaluate"), ("update-publisher", "evaluate"))
+    for engine, operation in names:
+        queue = f"{place.queue_name}-{engine}"
+        hf.engine(engine, queue=queue, schedule="0 * * * *", operation=operation)(lambda context, message: None)
+    Bench(place)
+    hf.migrate()
+    for engine, _ in names:
+        assert hf.engines.tick(engine) == 0
+    place.clock.advance(3600)
+    assert [hf.engines.tick(engine) for engine, _ in names] == [1, 1]
+
+
+def test_the_id_of_a_slot_is_short_enough_whatever_the_names(place: Place) -> None:
+    hf = place.application()
+    Bench(place)
+    hf.engine("health", queue=f"{place.queue_name}-long", operation="o" * 200, schedule="0 * * * *")(
+        lambda message: None
+    )
+    hf.migrate()
+    hf.engines.tick("health")
+    place.clock.advance(3600)
+    assert hf.engines.tick("health") == 1

@@ -96,6 +96,23 @@ def test_what_outlives_the_drain_comes_again_uncounted_and_is_not_recorded(bench
     assert bench.history == []
 
 
+def test_a_singleton_that_outlives_the_drain_leaves_nothing_locked(singleton: Bench) -> None:
+    bench = singleton
+    bench.work = gate = Gate()
+    bench.send()
+    stop, worker = worker_of(bench, drain_seconds=1.0)
+    with running(bench, stop, worker) as finished:
+        assert gate.entered.wait(60)
+    assert finished == [False]
+    bench.work = lambda *given: None
+    queue = bench.queue
+    [again] = queue.receive(1, 30)
+    assert bench.flow(queue).handle(again) is Outcome.SUCCEEDED, "no 409: lease and lock were given up"
+    gate.goes_on.set()
+    wait_until(lambda: not worker._works[0].flow._running, "the operation that outlived the drain")
+    assert bench.statuses == ["Succeeded"]
+
+
 @pytest.mark.parametrize("step", ["receive", "delete", "extend"])
 def test_errors_of_the_queue_do_not_end_the_worker(place: Place, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(place, max_retry_attempts=1000)
@@ -220,3 +237,28 @@ def test_a_handler_can_keep_its_message_by_itself(bench: Bench) -> None:
     bench.work = lambda context, message: context.heartbeat()
     bench.send()
     assert bench.deliver() is Outcome.SUCCEEDED
+
+
+def test_a_system_without_threads_does_not_end_the_worker(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(place, max_retry_attempts=1000)
+    bench.send()
+    stop, worker = worker_of(bench)
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if thread.name.endswith("-message") and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def has_succeeded() -> bool:
+        if not bench.executions:
+            bench.place.let_time_pass(1.0)  # so that the message comes again
+        return "Succeeded" in bench.statuses
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    with running(bench, stop, worker) as finished:
+        wait_until(lambda: refused, "a thread that does not start")
+        wait_until(has_succeeded, "the message, come again", 60)
+    assert finished == [True]

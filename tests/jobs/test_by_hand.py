@@ -65,6 +65,21 @@ class TestCancelling:
         assert audited(queue) == []
 
 
+class TestMessagesOfEngines:
+    """They end in the records of their engine, or not at all."""
+
+    def test_they_are_neither_cancelled_nor_retried(self, queue: Queue) -> None:
+        message = queue.add(topic="engine.work-queue", run_at=datetime.now(UTC) + timedelta(hours=1)).id
+        job = queue.add(run_at=datetime.now(UTC) + timedelta(hours=1)).id
+        told = f"Job {message} is a message of engine queue 'work-queue'.* nothing was changed"
+        with pytest.raises(Conflict, match=told):
+            by_hand.cancel_jobs(queue.store, [message, job], "wrong", "eve")
+        with pytest.raises(Conflict, match=told):
+            by_hand.retry_jobs(queue.store, [message, job], "eve")
+        assert [queue.status(number) for number in (message, job)] == ["scheduled"] * 2
+        assert audited(queue) == []
+
+
 class TestRetryingJobs:
     def test_dead_cancelled_and_scheduled_jobs_run_now(self, queue: Queue) -> None:
         dead = bury(queue)

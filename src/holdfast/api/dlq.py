@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
-from ..core.errors import ConfigurationError, Conflict, DbError, JobError, NotFoundError
+from ..core.errors import ConfigurationError, Conflict, JobError, MessageError, NotFoundError
+from ..engines.queues.protocol import MissingQueueError
 from ..records.dead_letters import DeadLetter, LetterStatus
 from .access import AtDesk, Operator, Reader, succeeded
 from .continuation import tokens_of_this_filter
@@ -53,7 +54,7 @@ class LetterDetails(LetterItem):
 
 
 class LetterPage(Wire):
-    """Some dead letters, the last failure first."""
+    """Some dead letters: the last failure first in a database, by engine and row key in an Azure table."""
 
     items: list[LetterItem]
     continuation_token: str | None = Field(description="To go on with; null on the last page.")
@@ -83,7 +84,10 @@ class Expired(Wire):
 def list_letters(
     query: Annotated[LetterQuery, Query()], request: Request, desk: AtDesk, _caller: Reader
 ) -> Succeeded[LetterPage]:
-    """List dead letters, the last failure first. Needs the role `read`."""
+    """List dead letters. Needs the role `read`.
+
+    In a database the last failure comes first; those in an Azure table come by engine and row key, before the others.
+    """
     after = desk.signer.checked(_LISTING, query.continuation_token)
     with tokens_of_this_filter():
         page = desk.letters.page(query.wanted(), query.limit, after)
@@ -120,11 +124,18 @@ def get_letter(
 def change_letter(
     engine: EnginePath, row_key: RowKeyPath, change: LetterChange, request: Request, desk: AtDesk, caller: Operator
 ) -> Succeeded[LetterDetails]:
-    """Settle a Pending dead letter by hand: nothing is run again. Needs the role `operate`."""
+    """Settle a Pending dead letter by hand: nothing is run again. Needs the role `operate`; `force` needs `admin`.
+
+    While a retry of it is begun and not finished that is a 409. With `force` it is settled all the same: the retry's
+    message may be in the queue, and is then executed.
+    """
+    if change.force and not caller.may(Role.ADMIN):
+        raise ApiError(403, f"To overrule a retry that was begun needs a token with the role '{Role.ADMIN}'.", "force")
     letter = _found(desk, engine, row_key)
     with _about(letter):
         settle = desk.letters.resolve if change.status == "Resolved" else desk.letters.expire_one
-        settled = settle(letter.engine, letter.row_key, change.resolution_notes, caller.name)
+        notes = change.resolution_notes
+        settled = settle(letter.engine, letter.row_key, notes, caller.name, despite_retry=change.force)
     return succeeded(request, _details(settled, caller))
 
 
@@ -138,11 +149,14 @@ def change_letter(
 def retry_letter(
     engine: EnginePath, row_key: RowKeyPath, request: Request, desk: AtDesk, caller: Operator
 ) -> Succeeded[Retried]:
-    """Put a Pending dead letter back into its queue and resolve it as 'Retried'. Needs the role `operate`."""
+    """Put a Pending dead letter back into its queue and resolve it as 'Retried'. Needs the role `operate`.
+
+    A retry that was begun before and not finished is finished.
+    """
     letter = _found(desk, engine, row_key)
     with _about(letter):
-        desk.retry(letter, caller.name)
-    return succeeded(request, Retried(engine=engine, row_key=row_key, message_id=_retried_as(desk, letter)))
+        message_id = desk.retry(letter, caller.name)
+    return succeeded(request, Retried(engine=engine, row_key=row_key, message_id=message_id))
 
 
 @router.post(
@@ -175,25 +189,22 @@ def _about(letter: DeadLetter) -> Iterator[None]:
     """Answer a change that cannot be made as things are with a refusal that names the letter; nothing was changed.
 
     Raises:
-        ApiError: 404, the letter is gone; 409, it is in no state for that, or there is nowhere to put it.
+        ApiError: 404, the letter is gone; 409, it is in no state for that, or there is nowhere to put it; 413, its
+            message is too large to be put back.
     """
     name = f"{letter.engine}/{letter.row_key}"
     try:
         yield
     except NotFoundError as error:
         raise ApiError(404, str(error), name) from error
+    except MissingQueueError as error:
+        raise ApiError(409, f"{error} Nothing was changed.", name) from error
+    except MessageError as error:
+        raise ApiError(413, str(error), name) from error
     except (ConfigurationError, Conflict, JobError) as error:
         if isinstance(error, ConfigurationError) and error.__cause__ is not None:  # not the letter: the database
             raise
         raise ApiError(409, str(error), name) from error
-
-
-def _retried_as(desk: Desk, letter: DeadLetter) -> str:
-    """Return what a letter was put back as. That it was is certain, so not being able to look is no failure."""
-    now: DeadLetter | None = None
-    with suppress(DbError):
-        now = desk.letters.get(letter.engine, letter.row_key)
-    return (now and now.retried_as) or letter.item_id or letter.correlation_id
 
 
 def _item(letter: DeadLetter) -> LetterItem:

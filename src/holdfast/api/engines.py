@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from ..core.errors import MessageError, NotFoundError
+from ..core.errors import Conflict, MessageError, NotFoundError
 from ..engines.by_hand import operation_of, send_by_hand
 from ..engines.definition import EngineDefinition
 from ..records.schema import ENGINE_LENGTH
@@ -120,7 +120,7 @@ def list_engines(request: Request, desk: AtDesk, _caller: Reader) -> Succeeded[E
     summary="Send an engine a message",
     status_code=202,
     response_model=Succeeded[Accepted],
-    responses=refusals(400, 404, 413, 415),
+    responses=refusals(400, 404, 409, 413, 415),
     dependencies=[Depends(only(SendQuery))],
 )
 def send_message(
@@ -133,7 +133,7 @@ def send_message(
 ) -> Succeeded[Accepted]:
     """Put a message into an engine's queue. Needs the role `operate`.
 
-    A message id that waits in a queue in the database already adds nothing.
+    A message id that waits in a queue in the database already is a 409.
     """
     queue = _operation(desk, engine, message.operation).settings.queue
     _check_fields(engine, message)
@@ -154,6 +154,8 @@ def send_message(
         )
     except MessageError as error:  # all else that can be wrong with it was looked at before
         raise ApiError(413, str(error), "body") from error
+    except Conflict as error:
+        raise ApiError(409, str(error), "messageId") from error
     accepted = Accepted(
         message_id=sent.message_id,
         correlation_id=sent.correlation_id,

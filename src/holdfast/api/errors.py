@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ..core.errors import Ambiguous, Conflict, DbConnectionError, DbError, NotFoundError, Unavailable
+from ..core.errors import (
+    Ambiguous,
+    Conflict,
+    DbConnectionError,
+    DbError,
+    MessageError,
+    NotFoundError,
+    Unavailable,
+    UnfinishedRetry,
+)
+from ..engines.queues.protocol import MissingQueueError, QueueAccessError
 
 _LONGEST_TARGET = 200
 _LONGEST_REASON = 500
@@ -105,6 +115,17 @@ def from_ours(error: DbError) -> ApiError:
             return ApiError(404, str(error))
         case Conflict():
             return ApiError(409, str(error))
+        case MissingQueueError():
+            return ApiError(409, f"{error} Nothing was changed.")
+        case MessageError():
+            return ApiError(413, str(error))
+        case UnfinishedRetry():
+            return _unavailable(
+                "The retry was begun, and the queue or the tables do not answer: the message may have been sent. The "
+                "next retry finishes it under the same message id, and so does any worker."
+            )
+        case QueueAccessError():
+            return _unavailable("The queue does not let this application in; nothing was changed. The log tells more.")
         case Ambiguous():
             return _unavailable(
                 "The answer of the database or the queue was lost: the change may or may not have been made. Look "

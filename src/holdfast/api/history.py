@@ -46,7 +46,7 @@ class EntryDetails(EntryItem):
 
 
 class EntryPage(Wire):
-    """Some entries of the history, the newest first."""
+    """Some entries of the history: the newest first in a database, by engine and row key in an Azure table."""
 
     items: list[EntryItem]
     continuation_token: str | None = Field(description="To go on with; null on the last page.")
@@ -62,7 +62,10 @@ class EntryPage(Wire):
 def list_entries(
     query: Annotated[HistoryQuery, Query()], request: Request, desk: AtDesk, _caller: Reader
 ) -> Succeeded[EntryPage]:
-    """List attempts that ended, the newest first. Needs the role `read`."""
+    """List attempts that ended. Needs the role `read`.
+
+    In a database the newest comes first; those in an Azure table come by engine and row key, before the others.
+    """
     after = desk.signer.checked(_LISTING, query.continuation_token)
     with tokens_of_this_filter():
         page = desk.entries.page(query.wanted(), query.limit, after)

@@ -178,6 +178,10 @@ class LetterChange(Change):
 
     status: Literal["Resolved", "Expired"] = Field(description="Dealt with, or given up on.")
     resolution_notes: _Notes = Field(description="What was done about it.")
+    force: bool = Field(
+        False,
+        description="Although a retry of it was begun that can never be finished. Needs the role `admin`.",
+    )
 
 
 class Expiry(Change):

@@ -18,8 +18,8 @@ from .continuation import Signer
 class PutsBack(Protocol):
     """Puts what dead letters are about back where it came from."""
 
-    def retry(self, letter: DeadLetter, actor: str) -> object:
-        """Put back what one dead letter is about, audited, and settle the letter."""
+    def retry(self, letter: DeadLetter, actor: str) -> str:
+        """Put back what one dead letter is about, audited, settle the letter, and return the id that it has now."""
         ...
 
 
@@ -90,12 +90,14 @@ class Desk:
         """Return what the engines share."""
         return self.application.registry
 
-    def retry(self, letter: DeadLetter, actor: str) -> None:
-        """Put back what a letter is about, audited.
+    def retry(self, letter: DeadLetter, actor: str) -> str:
+        """Put back what a letter is about, audited; return the id that it was put back under.
 
         Raises:
-            ConfigurationError: nothing tells any more what it was, or there is nowhere to put it.
+            ConfigurationError: nothing tells any more what it was, or there is nowhere to put it; nothing was changed.
             Conflict: it is no longer Pending, or what it is about is at work; nothing was changed.
             JobError: another job has taken the unique key; nothing was changed.
+            MessageError: it is too large to be put back; nothing was changed.
+            UnfinishedRetry: it was begun, and something does not answer: the next retry or a worker finishes it.
         """
-        self.application.putting_back.retry(letter, actor)
+        return self.application.putting_back.retry(letter, actor)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from ..app import Holdfast
-from ..core.errors import ConfigurationError, DbError, NotFoundError
+from ..core.errors import ConfigurationError, DbError, NotFoundError, UnfinishedRetry
 from ..core.types import JsonObject
 from ..records.audit import present_user
 from ..records.database import reading
@@ -45,7 +44,7 @@ _StatusOption = Annotated[
         "--status",
         parser=one_of(LetterStatus),
         metavar="STATUS",
-        help="Only these: Pending, Resolved or Expired.",
+        help="Only these: Pending, Resolved, Expired or Unknown.",
         show_default=False,
     ),
 ]
@@ -61,6 +60,9 @@ _NotesOption = Annotated[
     str, typer.Option("--notes", metavar="TEXT", help="What was done about it.", show_default=False)
 ]
 
+_ForceOption = Annotated[
+    bool, typer.Option("--force", help="Although a retry of it was begun that can never be finished.")
+]
 
 dlq_app.callback()(help_when_alone)
 
@@ -79,7 +81,7 @@ def list_letters(
     after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters, the last failure first. With --json without messages: see 'dlq show'."""
+    """List dead letters, the last failure first; by engine and key in Azure. Messages: see 'dlq show'."""
     hf = app_with_tables(app)
     wanted = LetterFilter(
         engine=engine,
@@ -150,13 +152,14 @@ def resolve(
     row_key: _RowKeyArgument,
     notes: _NotesOption,
     app: AppOption = None,
+    force: _ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Mark a Pending dead letter as dealt with. Nothing is run again."""
     hf = app_with_tables(app)
     try:
         with conflicts_refused():
-            letter = hf.dead_letters.resolve(engine, row_key, notes, present_user())
+            letter = hf.dead_letters.resolve(engine, row_key, notes, present_user(), despite_retry=force)
     except NotFoundError:
         raise _unknown(engine, row_key) from None
     if as_json:
@@ -193,20 +196,11 @@ def expire(
 def _retry_one(hf: Holdfast, engine: str, row_key: str, as_json: bool) -> None:
     letter = _found(hf, engine, row_key)
     with conflicts_refused():
-        hf.putting_back.retry(letter, present_user())
-    retried_as = _retried_as(hf, letter)
+        retried_as = hf.putting_back.retry(letter, present_user())
     if as_json:
         print_json({"engine": engine, "row_key": row_key, "retried_as": retried_as})
     else:
         print_line(f"Put back: {retried_as} into '{letter.original_queue}'.")
-
-
-def _retried_as(hf: Holdfast, letter: DeadLetter) -> str | None:
-    """Return what a letter was put back as. That it was is certain, so not being able to look is no failure."""
-    now: DeadLetter | None = None
-    with suppress(DbError):
-        now = hf.dead_letters.get(letter.engine, letter.row_key)
-    return (now and now.retried_as) or letter.item_id
 
 
 def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool) -> None:
@@ -218,8 +212,9 @@ def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool)
         for batch in hf.putting_back.retry_all(wanted, present_user()) if count != 0 else ():
             retried += batch.count
             refusals += batch.refusals
-    except DbError:
-        print_note(f"{counted(retried, 'dead letter')} had been put back by then; the others are as they were.")
+    except DbError as error:
+        others = "one was begun, the others" if isinstance(error, UnfinishedRetry) else "the others"
+        print_note(f"{counted(retried, 'dead letter')} had been put back by then; {others} are as they were.")
         raise
     if as_json:
         print_json({"retried": retried, "refused": refusals})

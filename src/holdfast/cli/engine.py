@@ -11,18 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import MessageError, NotFoundError
+from ..app import Holdfast
+from ..core.errors import DbError, MessageError, NotFoundError
 from ..core.types import JsonObject
 from ..engines.by_hand import operation_of, send_by_hand
 from ..engines.definition import EngineDefinition
 from ..engines.engines import MOST_EMBEDDED_BYTES
+from ..engines.queues.embedded import EmbeddedQueue
 from ..records.audit import present_user
 from .exits import EXIT_CODES_HELP, CommandError, ExitCode
 from .filters import seconds
 from .loading import load_app
 from .logs import configure_logging
 from .options import AppOption, JsonOption, help_when_alone
-from .output import print_json, print_line, print_table
+from .output import print_json, print_line, print_note, print_table
+from .pollers import require_tables
 from .records import app_with_tables, counted
 
 engine_app = typer.Typer(
@@ -30,8 +33,9 @@ engine_app = typer.Typer(
 )
 engine_app.callback()(help_when_alone)
 
-_COLUMNS = ("engine", "operation", "queue", "singleton", "max retry attempts", "schedule")
+_COLUMNS = ("engine", "operation", "queue", "singleton", "max retry attempts", "schedule", "paused")
 _FROM_STDIN = "-"
+_TOO_DEEP = "The payload is nested too deeply. Store such data elsewhere and send where it is. Nothing was sent."
 _LONGEST_DELAY = timedelta(days=7)
 
 
@@ -77,7 +81,7 @@ _DelayOption = Annotated[
         "--delay",
         parser=_delay,
         metavar="TIME",
-        help="How long it waits before it is delivered: 90 (seconds), 30m, 12h, at most 7d.",
+        help="How long it waits before it is delivered: 90 or 90s, 30m, 12h, at most 7d.",
         show_default=False,
     ),
 ]
@@ -85,12 +89,14 @@ _DelayOption = Annotated[
 
 @engine_app.command("list")
 def list_engines(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """List the engines that an application declares, each with its operations."""
+    """List the engines that an application declares, each with its operations, and which of them are paused."""
     hf = load_app(app)
     configure_logging()
-    found = [item for operations in hf.engines.declared.values() for item in operations.values()]
+    declared = [item for operations in hf.engines.declared.values() for item in operations.values()]
+    paused = _paused_engines(hf)
+    found = [_described(item, None if paused is None else item.name in paused) for item in declared]
     if as_json:
-        print_json([_described(item) for item in found])
+        print_json(found)
     elif found:
         print_table(_COLUMNS, map(_row, found))
     else:
@@ -156,7 +162,8 @@ def _wrong_input() -> Iterator[None]:
     try:
         yield
     except (NotFoundError, MessageError) as error:
-        raise CommandError(str(error), ExitCode.WRONG_CONFIGURATION) from error
+        told = _TOO_DEEP if isinstance(error.__cause__, RecursionError) else str(error)
+        raise CommandError(told, ExitCode.WRONG_CONFIGURATION) from error
 
 
 def _parsed(text: str | None) -> Any:
@@ -190,7 +197,29 @@ def _from_stdin() -> str:
     return text
 
 
-def _described(item: EngineDefinition) -> JsonObject:
+def engine_topics(hf: Holdfast) -> dict[str, str]:
+    """Return the topics that hold the messages of engines, by engine; of those whose queue is in the database."""
+    queues = {name: hf.engines.queue(name) for name in hf.engines.declared}
+    return {name: queue.topic for name, queue in queues.items() if isinstance(queue, EmbeddedQueue)}
+
+
+def _paused_engines(hf: Holdfast) -> set[str] | None:
+    """Return the engines whose topic is paused; None when the database cannot tell, which is noted."""
+    try:
+        if not hf.engines.declared:
+            return set()
+        topics = engine_topics(hf)
+        if not topics:
+            return set()
+        require_tables(hf)
+        paused = {topic.name for topic in hf.jobs.store.topics() if topic.is_paused}
+    except DbError as error:
+        print_note(f"Whether an engine is paused cannot be told: {error}")
+        return None
+    return {name for name, topic in topics.items() if topic in paused}
+
+
+def _described(item: EngineDefinition, is_paused: bool | None) -> JsonObject:
     settings = item.settings
     schedule = settings.schedule
     return {
@@ -200,11 +229,11 @@ def _described(item: EngineDefinition) -> JsonObject:
         "singleton": settings.singleton,
         "max_retry_attempts": settings.max_retry_attempts,
         "schedule": None if schedule is None else {"cron": schedule.cron, "timezone": schedule.timezone},
+        "paused": is_paused,
     }
 
 
-def _row(item: EngineDefinition) -> tuple[str, ...]:
-    told = _described(item)
+def _row(told: JsonObject) -> tuple[str, ...]:
     schedule = told["schedule"]
     return (
         told["engine"],
@@ -213,4 +242,5 @@ def _row(item: EngineDefinition) -> tuple[str, ...]:
         "yes" if told["singleton"] else "",
         str(told["max_retry_attempts"]),
         "" if schedule is None else f"'{schedule['cron']}' {schedule['timezone']}",
+        {True: "paused", False: "", None: "?"}[told["paused"]],
     )

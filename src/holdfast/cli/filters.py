@@ -13,10 +13,10 @@ import typer
 from ..jobs.model import JobId
 from ..records.paging import DEFAULT_LIMIT, MAX_LIMIT
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LARGEST_ID = 2**63 - 1
 _Status = TypeVar("_Status", bound=StrEnum)
-_DURATION = re.compile(r"(\d{1,5})([mhd])", re.ASCII)
+_DURATION = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
 
 
 def moment(text: str) -> datetime:
@@ -31,15 +31,15 @@ def moment(text: str) -> datetime:
 
 
 def duration(text: str) -> timedelta:
-    """Return the length of time a person typed, such as 30m, 12h or 90d."""
+    """Return the length of time a person typed, such as 20s, 30m, 12h or 90d."""
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(f"'{text}' is not a length of time. Write it as 30m, 12h or 90d")
+        raise typer.BadParameter(f"'{text}' is not a length of time. Write it as 20s, 30m, 12h or 90d")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def seconds(text: str) -> timedelta:
-    """Return the length of time a person typed: a number of seconds, or such as 30m, 12h or 2d."""
+    """Return the length of time a person typed: a number of seconds, or such as 20s, 30m, 12h or 2d."""
     if text.isascii() and text.isdigit() and len(text) < 10:
         return timedelta(seconds=int(text))
     return duration(text)
@@ -96,7 +96,7 @@ OlderThanOption = Annotated[
         "--older-than",
         parser=duration,
         metavar="TIME",
-        help="Only what failed longer ago than this: 30m, 12h, 90d.",
+        help="Only what failed longer ago than this: 20s, 30m, 12h, 90d.",
         show_default=False,
     ),
 ]

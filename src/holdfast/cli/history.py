@@ -39,7 +39,7 @@ _StatusOption = Annotated[
         "--status",
         parser=one_of(HistoryStatus),
         metavar="STATUS",
-        help="Only these: Succeeded or Failed.",
+        help="Only these: Succeeded, Failed or Unknown.",
         show_default=False,
     ),
 ]
@@ -68,7 +68,7 @@ def list_history(
     after: AfterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List attempts that ended, the newest first. With --json without inputs and outputs: see 'history show'."""
+    """List attempts that ended, the newest first; by engine and key in Azure. Inputs, outputs: see 'history show'."""
     hf = app_with_tables(app)
     wanted = HistoryFilter(
         engine=engine,

@@ -9,7 +9,7 @@ import typer
 from ..app import Holdfast
 from ..core.errors import ConfigurationError
 from ..core.types import JsonObject
-from ..jobs.by_hand import cancel_jobs, pause_topic, retry_jobs
+from ..jobs.by_hand import cancel_jobs, pause_topic, refuse_messages, retry_jobs
 from ..jobs.listing import JobFilter, ListedJob, find, jobs_by_id
 from ..jobs.model import JobId, JobStatus, TopicStats, item_id
 from ..jobs.stores.base import SqlJobStore
@@ -18,6 +18,7 @@ from ..records.audit import present_user
 from ..records.dead_letters import DeadLetter, DeadLetters
 from ..records.history import History, HistoryEntry
 from .dlq import described_letter
+from .engine import engine_topics
 from .exits import EXIT_CODES_HELP
 from .filters import (
     DEFAULT_LIMIT,
@@ -33,7 +34,16 @@ from .filters import (
 from .guard import YesOption, confirm, conflicts_refused
 from .options import AppOption, JsonOption, help_when_alone
 from .output import print_fields, print_json, print_line, print_table
-from .records import app_with_tables, counted, described_fields, print_page, shown_fields, shown_moment, shown_text
+from .records import (
+    TO_COPY,
+    app_with_tables,
+    counted,
+    described_fields,
+    print_page,
+    shown_fields,
+    shown_moment,
+    shown_text,
+)
 
 jobs_app = typer.Typer(
     help="See the queue and change it. Messages that wait for engines are jobs, too: of the topic engine.QUEUE.",
@@ -119,6 +129,8 @@ def retry(job_ids: _IdsArgument, app: AppOption = None, yes: YesOption = False, 
     """Let dead, cancelled or scheduled jobs run now: the same jobs, their attempts counted on."""
     ids = _unique(job_ids)
     store = job_store(app_with_tables(app).database)
+    with conflicts_refused():  # before anything is asked
+        refuse_messages({job_id: job.topic for job_id, job in jobs_by_id(store.engine, ids).items()})
     if len(ids) > 1:
         confirm(f"{counted(len(ids), 'job')} would be retried.", word=str(len(ids)), what="how many", yes=yes)
     with conflicts_refused():
@@ -141,6 +153,8 @@ def cancel(
     ids = _unique(job_ids)
     store = job_store(app_with_tables(app).database)
     found = jobs_by_id(store.engine, ids)
+    with conflicts_refused():  # before anything is asked
+        refuse_messages({job_id: job.topic for job_id, job in found.items()})
     topics = sorted({job.topic for job in found.values()})
     if found:
         effect = f"{counted(len(ids), 'job')} of {', '.join(topics)} would be cancelled."
@@ -172,18 +186,18 @@ def stats(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 @jobs_app.command("pause")
 def pause(topic: _TopicArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Let no more jobs of a topic start; those that run go on."""
+    """Let no more jobs of a topic start; those that run go on. The topic engine.QUEUE pauses an engine."""
     _set_paused(app_with_tables(app), topic, True, as_json)
 
 
 @jobs_app.command("resume")
 def resume(topic: _TopicArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Let the jobs of a paused topic start again."""
+    """Let the jobs of a paused topic, or the messages of a paused engine, start again."""
     _set_paused(app_with_tables(app), topic, False, as_json)
 
 
 def _set_paused(hf: Holdfast, topic: str, is_paused: bool, as_json: bool) -> None:
-    declared = {item.topic for item in hf.jobs.definitions}
+    declared = {item.topic for item in hf.jobs.definitions} | set(engine_topics(hf).values())
     changed = pause_topic(job_store(hf.database), topic, is_paused, present_user(), declared)
     if as_json:
         print_json({"topic": topic, "paused": is_paused, "changed": changed})
@@ -247,6 +261,7 @@ def _print_told(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry]
         print_table(
             ("dead letter", "status", "engine", "row key"),
             [(shown_moment(item.last_failure_at), item.status.value, item.engine, item.row_key) for item in letters],
+            whole=TO_COPY,
         )
 
 

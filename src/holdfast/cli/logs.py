@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import sysconfig
 import traceback
 from pathlib import Path
 
 from .output import redacted
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_BORROWED = "holdfast.engines.durabletask"  # the library's own lines, several for every step of an orchestration
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -21,16 +25,31 @@ def is_debugging() -> bool:
 def configure_logging(verbosity: int = 0) -> None:
     """Send logs to stderr, unless the application has set up logging itself: warnings, with -v what happens, -vv all.
 
-    Call it after the application was imported, so that its own choice counts.
+    With -v those are Holdfast's and the application's own: installed libraries, such as the Azure SDK with its lines
+    for every request, would hide what happens, and tell only warnings. Call it after the application was imported, so
+    that its own choice counts.
     """
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(OneLineFormatter(_FORMAT))
+        if verbosity == 1:
+            handler.addFilter(_is_warning_or_our_own)
         root.addHandler(handler)
         root.setLevel(logging.INFO if verbosity else logging.WARNING)
     if verbosity:
         logging.getLogger("holdfast").setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+    borrowed = logging.getLogger(_BORROWED)
+    if verbosity == 1 and borrowed.level == logging.NOTSET:
+        borrowed.setLevel(logging.WARNING)
+
+
+def _is_warning_or_our_own(record: logging.LogRecord) -> bool:
+    """Return whether a line is to be seen with -v: a warning, or not from where libraries are installed."""
+    path = Path(record.pathname)
+    if record.levelno >= logging.WARNING or path.is_relative_to(_PACKAGE):
+        return True
+    return not (path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED.intersection(path.parts))
 
 
 class OneLineFormatter(logging.Formatter):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 _WIDTH_OF_A_FILE = 200
+_NARROWEST = 14  # of a column, with the space around it, beside one that is not folded
 # Greedy up to the last @ of the word: an unencoded password may itself hold "@", ":" and "/".
 _PASSWORD_IN_URL = re.compile(r"(\b[A-Za-z][\w+.\-]*://[^\s:@/]*):\S*@")
 
@@ -44,14 +46,27 @@ def print_json(answer: object) -> None:
     typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under headings; nothing is cut off, long values are folded."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str] = ()) -> None:
+    """Print rows under headings; nothing is cut off, long values are folded.
+
+    Values of the columns ``whole`` are there to be copied: outside a terminal they are on one line however long they
+    are, in a terminal where that leaves room for the others.
+    """
+    shown = [tuple(map(redacted, row)) for row in rows]
+    widths = {
+        name: max(map(cell_len, (name, *values)))
+        for name, *values in zip(columns, *shown, strict=True)
+        if name in whole
+    }
+    wanted = sum(widths.values()) + _NARROWEST * (len(columns) - len(widths))
+    destination = console(least_width=wanted)
+    has_room = destination.width >= wanted
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*map(redacted, row))
-    console().print(table)
+        table.add_column(name, overflow="fold", no_wrap=has_room and name in widths)
+    for row in shown:
+        table.add_row(*row)
+    destination.print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -64,9 +79,10 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     console().print(table)
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, least_width: int = 0) -> Console:
     """Return where tables go: as wide as the terminal, or wide enough to be read from a file."""
-    width = None if (sys.stderr if stderr else sys.stdout).isatty() else _WIDTH_OF_A_FILE
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if is_terminal else max(_WIDTH_OF_A_FILE, least_width)
     return Console(width=width, markup=False, highlight=False, emoji=False, stderr=stderr)
 
 

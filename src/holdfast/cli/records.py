@@ -16,6 +16,7 @@ from .output import print_json, print_line, print_note, print_table, shown_time
 from .pollers import require_tables
 
 _LONGEST_IN_A_TABLE = 100
+TO_COPY = ("row key",)  # columns whose values other commands take
 _Item = TypeVar("_Item")
 
 
@@ -56,7 +57,7 @@ def print_page(
         print_json({"items": items, "continuation_token": page.continuation_token})
         return
     if page.items:
-        print_table(columns, map(row, page.items))
+        print_table(columns, map(row, page.items), whole=TO_COPY)
     else:
         print_line(nothing)
     if page.continuation_token is not None:

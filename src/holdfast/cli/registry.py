@@ -47,7 +47,7 @@ _OwnJobOption = Annotated[
 _DurationOption = Annotated[
     timedelta | None,
     typer.Option(
-        "--duration", parser=seconds, metavar="TIME", help="For how long: 900 (seconds), 30m, 12h, 2d; one hour."
+        "--duration", parser=seconds, metavar="TIME", help="For how long: 900 or 900s, 30m, 12h, 2d; one hour."
     ),
 ]
 _AccountOption = Annotated[
@@ -98,9 +98,11 @@ def init(
 def lock(
     job_id: _JobOption, app: AppOption = None, lasting: _DurationOption = None, as_json: JsonOption = False
 ) -> None:
-    """Take the lock by hand, so that no engine changes the registry. Nothing extends it: it ends by itself."""
+    """Take the lock by hand, so that no engine changes the registry. Nothing extends it: it ends by itself.
+
+    A registry that is not there yet is made, as the first job that takes the lock would.
+    """
     hf = app_with_tables(app)
-    _existing(hf)
     seconds = DEFAULT_LOCK_SECONDS if lasting is None else lasting.total_seconds()
     with conflicts_refused():
         hf.registry.require_free(job_id)

@@ -120,7 +120,9 @@ def _make_token(name: str, roles: list[str]) -> None:
 
     known = {known.value: known for known in Role}
     unknown = [role for role in roles if role not in known]
-    if unknown or not roles:
+    if unknown:
+        raise typer.BadParameter(f"'{unknown[0]}' is not a role. A token's --role is one of: {', '.join(known)}")
+    if not roles:
         raise typer.BadParameter(f"a token needs a --role: {', '.join(known)}")
     token, kept = make_token(name, [known[role] for role in roles])
     print_note(f"The token of {name}, shown this once: {token}")

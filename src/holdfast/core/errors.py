@@ -16,6 +16,7 @@
     │   │   └── AlreadyRunning        another execution of a singleton is at work (409); try again after it ends
     │   ├── Unavailable               the store did not take the write; nothing was written; retry can help
     │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
+    │   │   └── UnfinishedRetry       a dead letter's retry was begun; the next one, or a worker, finishes it
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
     │   ├── FingerprintMismatchError  the state belongs to another source definition
     │   └── UnreadableStateError      the document is corrupt or from a newer version
@@ -108,6 +109,13 @@ class Unavailable(StateStoreError):  # noqa: N818 - the name is the store vocabu
 
 class Ambiguous(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
     """The answer to a write was lost: read once to learn whether it landed."""
+
+
+class UnfinishedRetry(Ambiguous):
+    """The retry of a dead letter was begun and could not be finished; its message may have been sent.
+
+    The next retry finishes it under the same message id, and so does any worker.
+    """
 
 
 class LeaseConflictError(StateStoreError):

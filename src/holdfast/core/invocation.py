@@ -100,7 +100,10 @@ def _positional_parameters(handler: Callable[..., Any]) -> int:
 
 def _wait_for(awaitable: Awaitable[Any], lease: Losable, loop: asyncio.AbstractEventLoop) -> object:
     async def run() -> Any:
-        return await awaitable
+        try:
+            return await awaitable
+        except (SystemExit, KeyboardInterrupt) as error:  # they would end the loop, and every handler on it
+            raise HandlerError(f"The handler raised {type(error).__name__}: {error}.") from error
 
     future = asyncio.run_coroutine_threadsafe(run(), loop)
     forget = lease.when_lost(lambda: _cancel(future))

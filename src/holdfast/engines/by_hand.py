@@ -96,6 +96,7 @@ def send_by_hand(
     Raises:
         NotFoundError: there is no such engine or operation; nothing was sent.
         MessageError: the message cannot be sent as it is; nothing was sent.
+        Conflict: a message with this id waits already, where the queue can tell; nothing was sent.
         Unavailable: the queue did not take it; nothing was sent.
         Ambiguous: the answer was lost; the message may have been sent.
     """

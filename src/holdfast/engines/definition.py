@@ -21,8 +21,9 @@ from .registry_shape import checked_duration
 _NAME = re.compile(r"[a-z0-9-]+")
 _QUEUE = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
 LEAST_ATTEMPTS = 2
+_MOST_AT_ONCE = 1000
 ENGINE_LOCK_SECONDS = 300.0
-_LONGEST_INVISIBLE = 7 * 86_400.0  # of a message in Azure Storage
+LONGEST_INVISIBLE_SECONDS = 7 * 86_400.0  # of a message in Azure Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,28 +123,40 @@ def _check(name: str, settings: EngineSettings) -> None:
             f"Engine '{name}': queue={settings.queue!r:.80} is no name for a queue: use 3 to 63 of a-z, 0-9 and single "
             "'-', as Azure Storage asks for."
         )
-    if not 0 < len(str(settings.operation)) <= ID_LENGTH:
-        raise ConfigurationError(f"Engine '{name}': operation must be a text of 1 to {ID_LENGTH} characters.")
-    if type(settings.max_retry_attempts) is not int or settings.max_retry_attempts < LEAST_ATTEMPTS:
+    operation: object = settings.operation
+    if not isinstance(operation, str) or not 0 < len(operation) <= ID_LENGTH or not operation.isprintable():
+        raise ConfigurationError(
+            f"Engine '{name}': operation={operation!r:.80} must be a text of 1 to {ID_LENGTH} printable characters."
+        )
+    if type(settings.max_retry_attempts) is not int:
+        raise ConfigurationError(
+            f"Engine '{name}': max_retry_attempts={settings.max_retry_attempts!r:.80} must be a whole number."
+        )
+    if settings.max_retry_attempts < LEAST_ATTEMPTS:
         raise ConfigurationError(
             f"Engine '{name}': max_retry_attempts={settings.max_retry_attempts!r} would never execute anything: a "
             f"message that was dequeued that often is dead, so n means n - 1 executions. Use {LEAST_ATTEMPTS} or more."
         )
-    if type(settings.concurrency) is not int or settings.concurrency < 1:
-        raise ConfigurationError(f"Engine '{name}': concurrency={settings.concurrency!r} must be 1 or more.")
+    if type(settings.concurrency) is not int or not 1 <= settings.concurrency <= _MOST_AT_ONCE:
+        raise ConfigurationError(
+            f"Engine '{name}': concurrency={settings.concurrency!r:.80} must be from 1 to {_MOST_AT_ONCE}."
+        )
     for setting in ("singleton", "locks_registry"):
         if not isinstance(getattr(settings, setting), bool):
             raise ConfigurationError(f"Engine '{name}': {setting} must be True or False.")
     _check_seconds(name, "visibility_seconds", settings.visibility_seconds, least=1.0)
     _check_seconds(name, "conflict_seconds", settings.conflict_seconds, least=0.0)
     _check_seconds(name, "poll_seconds", settings.poll_seconds, least=0.001)
-    checked_duration(settings.lock_seconds)
+    try:
+        checked_duration(settings.lock_seconds)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Engine '{name}': lock_seconds: {error}") from error
 
 
 def _check_seconds(name: str, setting: str, value: object, *, least: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not least <= float(str(value)) <= _LONGEST_INVISIBLE:
+    if not is_number or not least <= float(str(value)) <= LONGEST_INVISIBLE_SECONDS:
         raise ConfigurationError(
             f"Engine '{name}': {setting}={value!r:.80} must be a number of seconds from {least:g} to "
-            f"{_LONGEST_INVISIBLE:.0f} (7 days)."
+            f"{LONGEST_INVISIBLE_SECONDS:.0f} (7 days)."
         )

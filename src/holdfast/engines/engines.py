@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import ConfigurationError, LeaseConflictError, MessageError, NotFoundError
+from ..core.errors import ConfigurationError, Conflict, DbError, LeaseConflictError, MessageError, NotFoundError
 from ..core.handler_forms import is_generator
 from ..core.retry import RetryPolicy
 from ..core.schedule import Schedule
@@ -22,11 +23,12 @@ from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, Letter
 from ..records.schema import PUBLISHER
 from ..state.lease_worker import LeasedWork
 from ..state.store import StateStore
-from .definition import ENGINE_LOCK_SECONDS, EngineDefinition, EngineSettings
+from .definition import ENGINE_LOCK_SECONDS, LONGEST_INVISIBLE_SECONDS, EngineDefinition, EngineSettings
 from .flow import EngineFlow, Outcome
 from .messages import Defaults, EngineMessage, parse
 from .operations.in_process import InProcess
 from .operations.protocol import Operation
+from .queues.copies import OURS
 from .queues.database import DatabaseQueues
 from .queues.embedded import EmbeddedQueue
 from .queues.hosted import HostedQueue, hosted_message
@@ -49,6 +51,7 @@ _COUNT_SECONDS = 60.0
 _PRUNE_SECONDS = 3600.0
 _DRAINED_AT_ONCE = 32
 _POISON_VISIBILITY_SECONDS = 60.0
+_HUB_STOP_SECONDS = 5.0
 
 
 class DurableOperations(Protocol):
@@ -149,7 +152,13 @@ class Engines:
         if not isinstance(retry_policy, RetryPolicy):
             raise ConfigurationError(f"Engine '{name}': retry_policy={retry_policy!r:.80} must be a RetryPolicy(…).")
 
+        if schedule is not None and not isinstance(schedule, str):
+            raise ConfigurationError(f"Engine '{name}': schedule={schedule!r:.80} must be a cron expression.")
+
         def register(handler: Callable[..., Any]) -> EngineDefinition:
+            given: object = handler
+            if not callable(given) or inspect.isasyncgenfunction(given):
+                raise ConfigurationError(f"Engine '{name}': {handler!r:.80} is no function that can be an operation.")
             settings = EngineSettings(
                 queue=f"{name}-queue" if queue is None else queue,
                 operation=getattr(handler, "__name__", "run") if operation is None else operation,
@@ -194,9 +203,10 @@ class Engines:
         name, settings = definition.name, definition.settings
         for other, operations in self._declared.items():
             queue = next(iter(operations.values())).settings.queue
-            if other != name and queue == settings.queue:
+            if other != name and queue in (settings.queue, f"{settings.queue}-poison", _unpoisoned(settings.queue)):
                 raise ConfigurationError(
-                    f"The engines '{other}' and '{name}' both want queue '{queue}'. Give each a queue of its own."
+                    f"The engines '{other}' and '{name}' both want queue '{queue}', or what is moved out of it. Give "
+                    "each a queue of its own."
                 )
             if other == name and queue != settings.queue:
                 raise ConfigurationError(
@@ -244,14 +254,16 @@ class Engines:
         Raises:
             NotFoundError: there is no such engine or operation.
             MessageError: the message cannot be sent as it is.
+            Conflict: a message with that id waits already (where the queue can tell); nothing was sent.
         """
         first = self._first(engine)
         wanted = first.settings.operation if operation is None else operation
         if wanted not in self._declared[engine]:
             known = ", ".join(self._declared[engine])
             raise NotFoundError(f"Engine '{engine}' has no operation {wanted!r:.80}. It has: {known}.")
-        if not 0 <= delay_seconds <= 7 * 86_400:
-            raise MessageError(f"delay_seconds={delay_seconds!r:.40} must be from 0 to 604800 (7 days).")
+        _check_delay(delay_seconds)
+        if reserved := [name for name in others or {} if name.startswith(OURS)]:
+            raise MessageError(f"The message's field {reserved[0]!r:.80} starts with '{OURS}', as only ours do.")
         message = EngineMessage(
             message_id=new_message_id() if message_id is None else message_id,
             correlation_id=new_message_id() if correlation_id is None else correlation_id,
@@ -277,7 +289,8 @@ class Engines:
                     f"Message '{message_id}' has {len(body.encode()):,} bytes, and a queue takes at most "
                     f"{MOST_EMBEDDED_BYTES:,}. Store large data elsewhere and send where it is."
                 )
-            queue.send(body, message_id=message_id, delay_seconds=delay_seconds, connection=connection)
+            if not queue.add(body, message_id=message_id, delay_seconds=delay_seconds, connection=connection).is_new:
+                raise Conflict(f"A message with the id '{message_id}' waits in queue '{queue.name}' already.")
         elif connection is not None:
             raise ConfigurationError(
                 f"Queue '{queue.name}' is not in the database, so a message cannot be part of a transaction there. "
@@ -341,7 +354,8 @@ class Engines:
             HandlerError: the operation failed; let it through.
         """
         with self._telemetry.delivery(engine) as delivery:
-            delivery.outcome = self.flow(engine, HostedQueue(self.queue(engine))).handle(hosted_message(message))
+            received = hosted_message(message, self._clock.now())
+            delivery.outcome = self.flow(engine, HostedQueue(self.queue(engine))).handle(received)
         return delivery.outcome
 
     async def handle_async(self, engine: str, message: Any) -> Outcome:
@@ -420,7 +434,10 @@ class Engines:
 
     def _drain_all(self) -> None:
         for name in self._declared:
-            self.drain_poison(name)
+            try:
+                self.drain_poison(name)
+            except DbError as error:
+                self._telemetry.broke(name, error)
 
     def _count_pending(self) -> None:
         letters = self._places.tables.of_engines().letters
@@ -437,9 +454,9 @@ class Engines:
         runners = []
         for operation, item in self._declared[engine].items():
             if item.settings.schedule is not None:
-                name = f"{engine}-{operation}"
                 send = _sender(self, engine, operation)
-                runners.append(TimerRunner(name, item.settings.schedule, send, self._places.leases(), self._clock))
+                leases = self._places.leases()
+                runners.append(TimerRunner(engine, operation, item.settings.schedule, send, leases, self._clock))
         return runners
 
     @contextmanager
@@ -453,7 +470,9 @@ class Engines:
         try:
             yield
         finally:
-            durable.stop()
+            stopping = threading.Thread(target=durable.stop, name="holdfast-hub-stop", daemon=True)
+            stopping.start()
+            stopping.join(_HUB_STOP_SECONDS)  # what still runs is given to another worker by the hub
 
     def make_queues(self) -> None:
         """Create the queues that are missing."""
@@ -484,6 +503,7 @@ class Engines:
         return EngineHome(
             DeadLetters(self._places.database()),
             lambda letter: queues.queue(letter.original_queue, self._visibility_of(letter)),
+            is_declared=self._declared.__contains__,
         )
 
     @property
@@ -494,6 +514,7 @@ class Engines:
             tables.letters,
             tables.history,
             lambda letter: queues.queue(letter.original_queue, self._visibility_of(letter)),
+            is_declared=self._declared.__contains__,
         )
 
     def _visibility_of(self, letter: DeadLetter) -> float:
@@ -502,16 +523,22 @@ class Engines:
 
 
 def _sender(engines: Engines, engine: str, operation: str) -> Callable[[str, datetime], object]:
-    def send(message_id: str, slot: datetime) -> object:
-        return engines.send(
-            engine,
-            {"scheduledFor": slot.isoformat()},
-            operation=operation,
-            message_id=message_id,
-            correlation_id=message_id,
-        )
+    def send(message_id: str, slot: datetime) -> None:
+        payload = {"scheduledFor": slot.isoformat()}
+        with suppress(Conflict):  # a worker that died had sent it
+            engines.send(engine, payload, operation=operation, message_id=message_id, correlation_id=message_id)
 
     return send
+
+
+def _check_delay(seconds: object) -> None:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_INVISIBLE_SECONDS:
+        raise MessageError(f"delay_seconds={seconds!r:.40} must be a number from 0 to 604800 (7 days).")
+
+
+def _unpoisoned(queue: str) -> str:
+    """Return the queue whose poison a queue would hold."""
+    return queue.removesuffix("-poison")
 
 
 def _rendered(message: EngineMessage) -> str:

@@ -71,17 +71,17 @@ class KeptInvisible:
 
     def _extend(self, *, unless_stopped: bool = False) -> None:
         asked_at = self._clock.monotonic()
-        with self._lock:
-            if unless_stopped and self._stop.is_set():
-                return
-            if self.lost.is_set():
-                raise LostLeaseError(f"Message {self._message.id} is no longer this worker's.")
-            try:
+        try:
+            with self._lock:
+                if unless_stopped and self._stop.is_set():
+                    return
+                if self.lost.is_set():
+                    raise LostLeaseError(f"Message {self._message.id} is no longer this worker's.")
                 self._message = self._queue.extend(self._message, self._seconds)
-            except LostLeaseError:
-                self.lose()
-                raise
-            self._renewed_at = asked_at
+                self._renewed_at = asked_at
+        except LostLeaseError:
+            self.lose()
+            raise
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, self._seconds / 3):

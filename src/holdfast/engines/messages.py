@@ -7,6 +7,7 @@ import math
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -97,6 +98,21 @@ def parse(body: str, defaults: Defaults) -> EngineMessage:
     )
 
 
+def readable_ids(body: str) -> dict[str, str]:
+    """Return the ids that can be read in a body which as a whole is no message: people look for them."""
+    try:
+        found = _object_in(body)
+    except MessageError:
+        return {}
+    ids: dict[str, str] = {}
+    for name in ("messageId", "correlationId", "instanceId"):
+        with suppress(MessageError):
+            value = _text(found, name, "", ID_LENGTH)
+            if value:
+                ids[name] = value
+    return ids
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of engine messages."""
     text = resources.files(__package__).joinpath("schemas", "message.json").read_text("utf-8")
@@ -150,8 +166,8 @@ def _moment(value: object) -> datetime | None:
         if not isinstance(value, str):
             raise ValueError("not a text")
         moment = datetime.fromisoformat(value)
-    except ValueError as error:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise MessageError(
             f"The message's enqueuedAtUtc {value!r:.80} is not a time such as 2026-01-31T12:00:00Z."
         ) from error
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

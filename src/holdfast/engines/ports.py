@@ -36,10 +36,12 @@ class FailedBefore:
 class Scope:
     """What only one execution may have at a time, and the message that wants it.
 
-    ``lock_seconds`` is how long the registry's lock lasts without being extended; None to leave the registry alone.
+    ``name`` is for people, ``key`` tells scopes apart. ``lock_seconds`` is how long the registry's lock lasts without
+    being extended; None to leave the registry alone.
     """
 
     name: str
+    key: str
     job_id: str
     lock_seconds: float | None = None
 
@@ -95,6 +97,10 @@ class Alone(Protocol):
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once that is known."""
+        ...
+
+    def let_go(self) -> None:
+        """Free what is held at once, because the process ends."""
         ...
 
 

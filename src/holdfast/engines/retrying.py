@@ -9,42 +9,64 @@ Where the letters and the queue are in one database, a retry is one transaction.
 A crash after the first is finished by the next retry, or by the sweep, under the same id. If the message was sent
 before the crash it may be in the queue twice: both have one id, so the history ends the second, they never run side by
 side, and if they die they are one dead letter.
+
+What the queue would not take is refused before the first step: a retry that is begun and can never be finished keeps a
+letter Pending until a person settles it by force.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
-from ..core.errors import ConfigurationError, Conflict, DbError, MessageError, NotFoundError
-from ..records.dead_letters import DeadLetter, DeadLetters
+from ..core.errors import ConfigurationError, Conflict, DbError, MessageError, NotFoundError, UnfinishedRetry
+from ..records.dead_letters import SETTLED_BY_FORCE, DeadLetter, DeadLetters, LetterFilter, is_pending
+from ..records.history import HistoryStatus
+from ..records.paging import MAX_LIMIT
 from ..records.protocol import HistoryTable, LetterTable
 from ..records.putting_back import Refusal
 from ..records.row_keys import dead_letter_key
 from .messages import Defaults, parse
 from .queues.copies import retried_copy
 from .queues.embedded import EmbeddedQueue
-from .queues.protocol import EngineQueue
+from .queues.protocol import EngineQueue, LimitedQueue
 
 _log = logging.getLogger("holdfast.engines")
 _UNFINISHED_SECONDS = 60.0
 
 
 class EngineHome:
-    """Puts letters back whose queue is in the same database, inside the caller's transaction."""
+    """Puts letters back whose queue is in the same database, inside the caller's transaction.
 
-    def __init__(self, letters: DeadLetters, queue: Callable[[DeadLetter], EmbeddedQueue]) -> None:
+    Args:
+        letters: the dead letters.
+        queue: the queue that a letter goes back to.
+        is_declared: tells whether this application has an engine; letters of others are refused.
+    """
+
+    def __init__(
+        self,
+        letters: DeadLetters,
+        queue: Callable[[DeadLetter], EmbeddedQueue],
+        is_declared: Callable[[str], bool] = lambda engine: True,
+    ) -> None:
         self._letters = letters
         self._queue = queue
+        self._is_declared = is_declared
 
     def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
         """Put back what is Pending, audited; return why the others cannot be."""
         refusals: list[Refusal] = []
         for letter in letters:
+            if not self._is_declared(letter.engine):
+                refusals.append(_undeclared(letter))
+                continue
             try:
                 begun = self._letters.begin_retry(connection, letter.engine, letter.row_key, actor, new_message_id())
             except NotFoundError as error:
@@ -67,6 +89,7 @@ class SteppedRetries:
         history: tells what a retry that was not finished has led to.
         queue: the queue that a letter goes back to.
         reached: told every boundary between two steps; for tests that stop there.
+        is_declared: tells whether this application has an engine; letters of others are refused.
     """
 
     def __init__(
@@ -75,11 +98,14 @@ class SteppedRetries:
         history: HistoryTable,
         queue: Callable[[DeadLetter], EngineQueue],
         reached: Callable[[str], None] = lambda boundary: None,
+        *,
+        is_declared: Callable[[str], bool] = lambda engine: True,
     ) -> None:
         self._letters = letters
         self._history = history
         self._queue = queue
         self._reached = reached
+        self._is_declared = is_declared
 
     def retry(self, letter: DeadLetter, actor: str) -> str:
         """Put one letter back, or finish a retry of it that was begun; return the new message's id.
@@ -87,18 +113,33 @@ class SteppedRetries:
         Raises:
             NotFoundError: there is no such letter.
             Conflict: it is no longer Pending, or someone else began in this moment; nothing was changed.
+            ConfigurationError: this application does not have the engine, or its queue is not there; nothing was
+                changed.
+            MessageError: the message is too large to be put back; nothing was changed.
+            UnfinishedRetry: it was begun, and something does not answer: the next retry or a worker finishes it.
         """
-        self._queue(letter)  # refuses what has no queue before anything is written
+        if not self._is_declared(letter.engine):
+            raise _undeclared(letter)
         wanted_id = new_message_id()
+        if is_pending(letter) and letter.retry_message_id is None:
+            self._check_takes(replace(letter, retry_message_id=wanted_id))
         begun = self._letters.begin_retry(letter.engine, letter.row_key, actor, wanted_id)
         self._reached("retry begun")
         message_id, body = _message_of(begun)
-        if message_id == wanted_id or not self._is_known(begun, message_id, body):
-            self._queue(begun).send(body, message_id=message_id)
-        self._reached("enqueued")
-        self._letters.finish_retry(begun.engine, begun.row_key, message_id)
+        with _told_as_begun(begun):
+            if message_id == wanted_id or not self._is_known(begun, message_id, body):
+                self._queue(begun).send(body, message_id=message_id)
+            self._reached("enqueued")
+            self._letters.finish_retry(begun.engine, begun.row_key, message_id)
         self._reached("retry finished")
         return message_id
+
+    def _check_takes(self, letter: DeadLetter) -> None:
+        """Refuse what the queue would refuse, before anything is written: the copy is as long as it will be."""
+        queue = self._queue(letter)
+        if isinstance(queue, LimitedQueue):
+            message_id, body = _message_of(letter)
+            queue.check_takes(body, message_id=message_id)
 
     def sweep(self, older_than_seconds: float = _UNFINISHED_SECONDS) -> int:
         """Finish retries that were begun so long ago and not finished; return how many were."""
@@ -107,7 +148,8 @@ class SteppedRetries:
         while True:
             page = self._letters.unfinished_retries(older_than_seconds, after=after)
             for letter in page.items:
-                finished += self._finished(letter)
+                if self._is_declared(letter.engine):
+                    finished += self._finished(letter)
             after = page.continuation_token
             if after is None:
                 return finished
@@ -135,14 +177,54 @@ class SteppedRetries:
         try:
             message = parse(body, Defaults(message_id, letter.engine, ""))
         except MessageError:
-            return False
+            return self._has_died_unread(letter, body)
         entries = self._history.of_correlation(message.engine, message.correlation_id)
-        return any(entry.item_id == message_id and entry.error is None for entry in entries)
+        return any(entry.item_id == message_id and entry.status is HistoryStatus.SUCCEEDED for entry in entries)
+
+    def _has_died_unread(self, letter: DeadLetter, body: str) -> bool:
+        """Return whether a message that nobody can read is a dead letter again, under whichever key its queue gave.
+
+        A copy has its own id in it. What could be none is told from others of the same text by when it failed.
+        """
+        is_copy = body != letter.original_message
+        wanted = LetterFilter(engine=letter.engine, since=None if is_copy else _begun_at(letter))
+        after: str | None = None
+        while True:
+            page = self._letters.page(wanted, MAX_LIMIT, after)
+            if any(each.original_message == body and each.row_key != letter.row_key for each in page.items):
+                return True
+            after = page.continuation_token
+            if after is None:
+                return False
 
 
 def new_message_id() -> str:
     """Return an id for a new message."""
     return str(uuid.uuid4())
+
+
+@contextmanager
+def _told_as_begun(letter: DeadLetter) -> Iterator[None]:
+    """Say of whatever goes wrong once a retry is begun that it is: nobody may take the letter for untouched."""
+    name = f"The retry of dead letter '{letter.row_key}' of engine '{letter.engine}' was begun"
+    try:
+        yield
+    except (Conflict, NotFoundError):  # someone else has settled the letter
+        raise
+    except MessageError as error:
+        raise MessageError(f"{name} and cannot be finished: {error} {SETTLED_BY_FORCE}") from error
+    except DbError as error:
+        raise UnfinishedRetry(
+            f"{name} and could not be finished now: {error} The next retry finishes it, and so does any worker."
+        ) from error
+
+
+def _undeclared(letter: DeadLetter) -> ConfigurationError:
+    return ConfigurationError(
+        f"The dead letter '{letter.row_key}' cannot be put back: this application has no engine '{letter.engine}', so "
+        "nobody may ever read its queue. Retry it with an application that declares the engine, or deal with it and "
+        "use 'holdfast dlq resolve'; nothing was changed."
+    )
 
 
 def _message_of(letter: DeadLetter) -> tuple[str, str]:

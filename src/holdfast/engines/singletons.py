@@ -35,12 +35,21 @@ class HeldAlone:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether another execution may have begun."""
-        return self.lease.lost.is_set() or (self.registry is not None and self.registry.lost.is_set())
+        """Return whether another execution may have begun: the lease alone decides that.
+
+        Under a lost lock of the registry nothing is written, so an execution that still succeeds has lost nothing.
+        """
+        return self.lease.lost.is_set()
 
     def when_lost(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the lease is lost. Under a lost lock of the registry nothing is written anyway."""
+        """Call ``callback`` once the lease is lost."""
         self.lease.when_lost(callback)
+
+    def let_go(self) -> None:
+        """Free both at once, because the process ends: what the execution still does can change nothing."""
+        if self.registry is not None:
+            self.registry.give_back()
+        self.lease.release(wait_seconds=_RELEASE_SECONDS)
 
 
 class Singletons:
@@ -84,7 +93,7 @@ class Singletons:
     @contextmanager
     def _leased(self, scope: Scope) -> Iterator[HeldLease]:
         try:
-            lease = self._leases.acquire(lease_name(scope.name), ttl_seconds=self._lease_seconds)
+            lease = self._leases.acquire(lease_name(scope.key), ttl_seconds=self._lease_seconds)
         except LeaseConflictError as error:
             raise AlreadyRunning(f"'{scope.name}' is running already. It is free again when that ends.") from error
         try:

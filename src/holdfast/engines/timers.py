@@ -7,6 +7,7 @@ second. Slots that nobody was there for collapse into one, for the newest of the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,16 +38,24 @@ class TimerRunner:
     """Sends the messages of one timer engine, under a lease: one worker of a fleet at a time.
 
     Args:
-        name: what its place is kept under.
+        engine: the engine; its place is kept under engine and operation.
+        operation: the operation.
         schedule: when.
         send: adds the message of a slot, given its id, to the queue.
         leases: where lease and place are kept.
     """
 
     def __init__(
-        self, name: str, schedule: Schedule, send: Callable[[str, datetime], object], leases: StateStore, clock: Clock
+        self,
+        engine: str,
+        operation: str,
+        schedule: Schedule,
+        send: Callable[[str, datetime], object],
+        leases: StateStore,
+        clock: Clock,
     ) -> None:
-        self._name = name
+        self._name = f"{engine}/{operation}"
+        self._id = _short(self._name)
         self._schedule = schedule
         self._send = send
         self._leases = leases
@@ -81,6 +90,13 @@ class TimerRunner:
         slot = self._schedule.latest_slot(datetime.fromisoformat(last), now)
         if slot is None:
             return TimerOutcome(0)
-        self._send(f"{self._name[:_LONGEST_NAME]}-{slot.astimezone(UTC):%Y%m%dT%H%M%SZ}", slot)
+        self._send(f"{self._id}-{slot.astimezone(UTC):%Y%m%dT%H%M%SZ}", slot)
         lease.commit({_LAST_SLOT: utc_text(slot)})
         return TimerOutcome(1)
+
+
+def _short(name: str) -> str:
+    """Return a name that is short enough for an id with a slot behind it, and never another's."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"

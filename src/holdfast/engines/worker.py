@@ -99,7 +99,7 @@ class EngineWorker:
                 continue
             self._free_slots(work, slots - len(received))
             for message in received:
-                self._begin(work, message)
+                failures_in_a_row += not self._is_begun(work, message)
             if slots and not received:
                 self._clock.wait(self._stop, work.poll_seconds)
 
@@ -117,10 +117,17 @@ class EngineWorker:
         if count > 0:
             self._slots[work.name].release(count)
 
-    def _begin(self, work: EngineWork, message: Received) -> None:
+    def _is_begun(self, work: EngineWork, message: Received) -> bool:
+        """Begin a message; return whether that was possible. If not, it comes again when its time has passed."""
         thread = self._thread(f"engine-{work.name}-message", self._handle, work, message)
-        self._running.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            self._free_slots(work, 1)
+            self._telemetry.broke(work.name, error)
+            return False
+        self._running = {other for other in self._running if other.is_alive()} | {thread}
+        return True
 
     def _handle(self, work: EngineWork, message: Received) -> None:
         try:
@@ -131,7 +138,6 @@ class EngineWorker:
             self._clock.wait(self._stop, _AFTER_ERRORS.base_delay_seconds)
         finally:
             self._free_slots(work, 1)
-            self._running.discard(threading.current_thread())
 
     def _keep_up(self, item: Upkeep) -> None:
         while not self._stop.is_set():

@@ -6,9 +6,9 @@ store's own retry.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError, Conflict, JobError
@@ -21,6 +21,7 @@ from ..records.schema import PUBLISHER
 from ..records.times import database_time
 from .listing import job_id_of, jobs_table, locked_statuses
 from .model import JobId, JobStatus, NewJob, item_id
+from .settings import ENGINE_TOPICS
 from .stores.base import SqlJobStore
 
 ENGINE_PREFIX = "jobs:"
@@ -33,10 +34,12 @@ def cancel_jobs(store: SqlJobStore, ids: Sequence[JobId], reason: str, actor: st
 
     Raises:
         ConfigurationError: one is not in the queue; nothing was changed.
-        Conflict: one has ended; nothing was changed.
+        Conflict: one has ended, or is a message of an engine; nothing was changed.
     """
     with changing(store.engine) as connection:
-        _require(locked_statuses(store.engine, connection, ids), ids, _CANCELLABLE, "cancelled")
+        statuses = locked_statuses(store.engine, connection, ids)
+        refuse_messages(_topics(store, connection, ids))
+        _require(statuses, ids, _CANCELLABLE, "cancelled")
         changed = store.cancel(ids, reason, connection)
         for job_id, status in changed.items():
             audit.record(connection, actor, "jobs cancel", item_id(job_id), {"reason": reason, "status": status.value})
@@ -50,12 +53,13 @@ def retry_jobs(store: SqlJobStore, ids: Sequence[JobId], actor: str) -> None:
 
     Raises:
         ConfigurationError: one is not in the queue and has no such letter; nothing was changed.
-        Conflict: one is ready, running or done; nothing was changed.
+        Conflict: one is ready, running or done, or is a message of an engine; nothing was changed.
         JobError: another job has taken the unique key of one; nothing was changed.
     """
     letters = DeadLetters(store.engine)
     with changing(store.engine) as connection:
         statuses = locked_statuses(store.engine, connection, ids)
+        refuse_messages(_topics(store, connection, ids))
         for job_id in ids:
             if job_id not in statuses:
                 found = letters.lock_pending(connection, letters.of_item(item_id(job_id), connection))
@@ -66,6 +70,21 @@ def retry_jobs(store: SqlJobStore, ids: Sequence[JobId], actor: str) -> None:
         _retry_on(store, connection, ids, actor)
         for job_id in ids:
             audit.record(connection, actor, "jobs retry", item_id(job_id), {"status_before": statuses[job_id].value})
+
+
+def refuse_messages(topics: Mapping[JobId, str]) -> None:
+    """Let only jobs pass: an engine's message that is changed behind its back ends in no record of the engine.
+
+    Raises:
+        Conflict: one of them is a message of an engine; nothing was changed.
+    """
+    for job_id, topic in topics.items():
+        if topic.startswith(ENGINE_TOPICS):
+            raise Conflict(
+                f"Job {job_id} is a message of engine queue '{topic.removeprefix(ENGINE_TOPICS)}', which only its "
+                "engine ends, with a record: it is not a job; nothing was changed. Pause the engine with 'holdfast "
+                f"jobs pause {topic}'; once it has given the message up, use 'holdfast dlq'."
+            )
 
 
 class JobHome:
@@ -102,6 +121,14 @@ def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str, dec
         store.pause(topic, is_paused, connection)
         audit.record(connection, actor, "jobs pause" if is_paused else "jobs resume", topic)
     return True
+
+
+def _topics(store: SqlJobStore, connection: Connection, ids: Sequence[JobId]) -> dict[JobId, str]:
+    """Return the topics of those of the jobs that are in the queue."""
+    columns = jobs_table.c
+    query = select(columns.id, columns.topic).where(columns.id.in_(ids)).order_by(columns.id)
+    with translated(store.engine, writes=False):
+        return {JobId(row.id): row.topic for row in connection.execute(query)}
 
 
 def _put_back(store: SqlJobStore, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 from ..core.errors import DbError
 from . import audit
 from .database import changing
-from .dead_letters import SETTLED_BY_HAND, DeadLetter, LetterFilter, LetterStatus
+from .dead_letters import SETTLED_BY_HAND, DeadLetter, LetterFilter, LetterStatus, settling_details
 from .exact import legible
 from .paging import DEFAULT_LIMIT, Page
 from .protocol import EVERY_LETTER, LetterTable
@@ -56,13 +56,15 @@ class AuditedLetters(LetterTable):
     def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
         """Mark a Pending letter as dealt with, audited."""
         settled = self._letters.resolve(engine, row_key, notes, actor, despite_retry=despite_retry)
-        self._record(actor, SETTLED_BY_HAND[LetterStatus.RESOLVED], _name(settled), {"notes": legible(notes)})
+        self._record(actor, SETTLED_BY_HAND[LetterStatus.RESOLVED], _name(settled), settling_details(settled, notes))
         return settled
 
-    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+    def expire_one(
+        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
         """Give up on one Pending letter, audited."""
-        settled = self._letters.expire_one(engine, row_key, notes, actor)
-        self._record(actor, SETTLED_BY_HAND[LetterStatus.EXPIRED], _name(settled), {"notes": legible(notes)})
+        settled = self._letters.expire_one(engine, row_key, notes, actor, despite_retry=despite_retry)
+        self._record(actor, SETTLED_BY_HAND[LetterStatus.EXPIRED], _name(settled), settling_details(settled, notes))
         return settled
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:

@@ -38,15 +38,18 @@ _newest_first = (_columns.last_failure_at.desc(), _columns.engine.desc(), _colum
 
 
 class LetterStatus(StrEnum):
-    """Where a dead letter stands."""
+    """Where a dead letter stands. ``UNKNOWN`` is what another program wrote and we cannot read: nobody changes it."""
 
     PENDING = "Pending"
     RESOLVED = "Resolved"
     EXPIRED = "Expired"
+    UNKNOWN = "Unknown"
 
 
 SETTLED_BY_HAND = {LetterStatus.RESOLVED: "dlq resolve", LetterStatus.EXPIRED: "dlq expire"}
 """What the audit calls the change that gave a letter its status."""
+
+SETTLED_BY_FORCE = "If it can never be finished, settle it with 'holdfast dlq resolve --force' (over HTTP: \"force\")."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +180,10 @@ class DeadLetters:
             check_settlable(letter, despite_retry=despite_retry)
             return self._settled(connection, letter, LetterStatus.RESOLVED, notes, actor)
 
-    def expire_one(self, engine_name: str, row_key: str, notes: str, actor: str) -> DeadLetter:
-        """Give up on one letter, audited, and return it.
+    def expire_one(
+        self, engine_name: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
+        """Give up on one letter, audited, and return it; ``despite_retry`` as in ``resolve``.
 
         Raises:
             NotFoundError: there is no such letter.
@@ -186,7 +191,7 @@ class DeadLetters:
         """
         with changing(self._engine) as connection:
             letter = self._held(connection, engine_name, row_key)
-            check_settlable(letter)
+            check_settlable(letter, despite_retry=despite_retry)
             return self._settled(connection, letter, LetterStatus.EXPIRED, notes, actor)
 
     def expire(self, older_than_days: float, engine_name: str | None = None, *, actor: str) -> int:
@@ -203,7 +208,13 @@ class DeadLetters:
             until = days_before(database_now(connection), older_than_days)
             wanted = and_(*_conditions(LetterFilter(engine=engine_name, until=until, is_retry_begun=False)))
             pending = update(dead_letters_table).where(wanted, _columns.status == LetterStatus.PENDING.value)
-            expired = connection.execute(pending.values(status=LetterStatus.EXPIRED.value)).rowcount
+            values = {
+                "status": LetterStatus.EXPIRED.value,
+                "resolution_notes": expiry_notes(older_than_days),
+                "resolved_at": database_time(connection.dialect),
+                "resolved_by": actor[:ID_LENGTH],
+            }
+            expired = connection.execute(pending.values(values)).rowcount
             if expired:
                 details = {"older_than_days": older_than_days, "expired": expired}
                 audit.record(connection, actor, "dlq expire", engine_name or "every engine", details)
@@ -264,7 +275,7 @@ class DeadLetters:
         }
         _set_held(connection, letter, values)
         name = f"{letter.engine}/{letter.row_key}"
-        audit.record(connection, actor, SETTLED_BY_HAND[status], name, {"notes": legible(notes)})
+        audit.record(connection, actor, SETTLED_BY_HAND[status], name, settling_details(letter, notes))
         return self._held(connection, letter.engine, letter.row_key)
 
     def _held(self, connection: Connection, engine_name: str, row_key: str) -> DeadLetter:
@@ -326,8 +337,21 @@ def check_settlable(letter: DeadLetter, *, despite_retry: bool = False) -> None:
     Raises:
         Conflict: it is no longer Pending, or a retry of it was begun.
     """
-    if not is_pending(letter) or (letter.retry_message_id is not None and not despite_retry):
+    if not is_pending(letter):
         raise Conflict(f"{told_state(letter)}; nothing was changed.")
+    if letter.retry_message_id is not None and not despite_retry:
+        raise Conflict(f"{told_state(letter)}; nothing was changed. {SETTLED_BY_FORCE}")
+
+
+def settling_details(letter: DeadLetter, notes: str) -> dict[str, object]:
+    """Return what the audit says about a letter that a person settles: also of a retry that was overruled."""
+    retry = {} if letter.retry_message_id is None else {"despite_retry_as": letter.retry_message_id}
+    return {"notes": legible(notes), **retry}
+
+
+def expiry_notes(older_than_days: float) -> str:
+    """Return what a letter says that was given up on for its age."""
+    return f"failed more than {older_than_days:g} days before"
 
 
 def is_retried_as(letter: DeadLetter, message_id: str) -> bool:

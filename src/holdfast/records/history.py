@@ -29,10 +29,11 @@ _columns = history_table.c
 
 
 class HistoryStatus(StrEnum):
-    """How an attempt ended."""
+    """How an attempt ended. ``UNKNOWN`` is what another program wrote and we cannot read: it counts as no success."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    UNKNOWN = "Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,8 +66,10 @@ class LetterTable(Protocol):
         """
         ...
 
-    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
-        """Give up on one Pending letter, and return it.
+    def expire_one(
+        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
+        """Give up on one Pending letter, and return it; ``despite_retry`` as in ``resolve``.
 
         Raises:
             NotFoundError: there is no such letter.

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import ConfigurationError, Conflict, JobError, MessageError, NotFoundError
 from .database import changing, reading
-from .dead_letters import DeadLetter, LetterFilter, LetterStatus, told_state
+from .dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus, told_state
 from .paging import MAX_LIMIT
 from .protocol import LetterTable
 from .tables import SqlLetterTable
@@ -31,12 +31,15 @@ class Home(Protocol):
 class SteppedHome(Protocol):
     """Where letters go back to that no transaction reaches: step by step, each letter on its own."""
 
-    def retry(self, letter: DeadLetter, actor: str) -> object:
-        """Put one letter back, audited, or finish a retry of it that was begun.
+    def retry(self, letter: DeadLetter, actor: str) -> str:
+        """Put one letter back, audited, or finish a retry of it that was begun; return what it was put back as.
 
         Raises:
             NotFoundError: there is no such letter.
+            ConfigurationError: there is nowhere to put it; nothing was changed.
             Conflict: it is no longer Pending; nothing was changed.
+            MessageError: it is too large to be put back; nothing was changed.
+            UnfinishedRetry: it was begun, and something does not answer: the next retry or a worker finishes it.
         """
         ...
 
@@ -72,21 +75,29 @@ class PuttingBack:
         self._stepped = stepped or {}
         self._letters = letters or SqlLetterTable(engine)
 
-    def retry(self, letter: DeadLetter, actor: str) -> None:
-        """Put back what one dead letter is about.
+    def retry(self, letter: DeadLetter, actor: str) -> str:
+        """Put back what one dead letter is about; return the id that it was put back under.
 
         Raises:
-            ConfigurationError: nothing tells any more what it was, or there is nowhere to put it.
+            ConfigurationError: nothing tells any more what it was, or there is nowhere to put it; nothing was changed.
             Conflict: the letter is no longer Pending, or what it is about is at work; nothing was changed.
             JobError: another job has taken the unique key; nothing was changed.
+            MessageError: it is too large to be put back; nothing was changed.
+            UnfinishedRetry: it was begun, and something does not answer: the next retry or a worker finishes it.
         """
         stepped = self._stepped.get(_kind(letter))
         if stepped is not None:
-            stepped.retry(letter, actor)
-            return
+            return stepped.retry(letter, actor)
         with changing(self._engine) as connection:
             for refusal in self._put_back(connection, [letter], actor):
                 raise refusal
+            return self._retried_as(connection, letter)
+
+    def _retried_as(self, connection: Connection, letter: DeadLetter) -> str:
+        settled = DeadLetters(self._engine).get(letter.engine, letter.row_key, connection)
+        assert settled is not None
+        assert settled.retried_as is not None, "a home settles what it puts back"
+        return settled.retried_as
 
     def retry_all(self, wanted: LetterFilter, actor: str) -> Iterator[Retried]:
         """Put back all Pending letters that are wanted, a batch at a time; yield what became of each batch.

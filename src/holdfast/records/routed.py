@@ -71,9 +71,11 @@ class RoutedLetters(LetterTable):
         """Mark a Pending letter as dealt with."""
         return self._of(engine).resolve(engine, row_key, notes, actor, despite_retry=despite_retry)
 
-    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+    def expire_one(
+        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
         """Give up on one Pending letter."""
-        return self._of(engine).expire_one(engine, row_key, notes, actor)
+        return self._of(engine).expire_one(engine, row_key, notes, actor, despite_retry=despite_retry)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters; without an engine first in one table, then in the other."""

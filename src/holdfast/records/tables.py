@@ -54,10 +54,12 @@ class SqlLetterTable:
         _check_key(engine, row_key)
         return self._letters.resolve(engine, row_key, notes, actor, despite_retry=despite_retry)
 
-    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+    def expire_one(
+        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
         """Give up on one Pending letter."""
         _check_key(engine, row_key)
-        return self._letters.expire_one(engine, row_key, notes, actor)
+        return self._letters.expire_one(engine, row_key, notes, actor, despite_retry=despite_retry)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters, all of them or none."""

@@ -16,7 +16,7 @@ from holdfast.engines.operations.instances import input_of
 from tests.components.ports import free_port
 from tests.components.processes import PythonWorker, wait_until
 from tests.components.proxy import FaultProxy
-from tests.engines.operations.hubs import Deliveries, Gate, Hub, Lease, deliver, message, running_hub
+from tests.engines.operations.hubs import Deliveries, Gate, Hub, Lease, context_of, deliver, message, running_hub
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_a_start_over_a_failed_one_gives_way_to_a_delivery_that_was_faster(bench
     seen = bench.tasks.hub.look("tls-renew-c-1")
     bench.work = lambda payload: payload
     deliver(bench.operation, asked)
-    assert not bench.tasks.hub.start("renew", "tls-renew-c-1", input_of(asked), seen)
+    assert not bench.tasks.hub.start("renew", "tls-renew-c-1", input_of(asked, context_of(asked)), seen)
     assert deliver(bench.operation, asked) == {"done": 7, "for": "c-1"}
     assert bench.executions == [7, 7]
 

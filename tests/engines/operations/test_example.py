@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import azure.functions as func
@@ -17,6 +18,7 @@ from azure.durable_functions.models.utils import http_utils
 from azure.storage.queue import QueueClient, QueueMessage, TextBase64EncodePolicy
 
 from holdfast import EngineTablesConfig
+from holdfast.records.dead_letters import LetterFilter, LetterStatus
 from tests.components import availability, functions
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import REPOSITORY, wait_until
@@ -25,6 +27,7 @@ from tests.engines.operations.hubs import message
 from tests.functions.calls import Call
 from tests.functions.conftest import sample_settings
 from tests.functions.hosts import RuntimeHost, _imported
+from tests.records.samples import days_ago, letter
 
 EXAMPLE = REPOSITORY / "examples" / "functions-engines"
 
@@ -111,6 +114,27 @@ def test_a_message_that_fails_comes_again(example: Example) -> None:
     assert "hosts" in entry.error
 
 
+def test_the_timer_buries_poison_finishes_retries_and_forgets_what_is_old(example: Example) -> None:
+    letters = example.module.storage.tables(EngineTablesConfig()).letters
+    poisoned, begun, old = (letter(item=uuid.uuid4().hex, engine="tls", original_queue="tls-queue") for _ in range(3))
+    body = json.dumps({"messageId": poisoned.item_id, "correlationId": poisoned.item_id})
+    example.module.storage.poison("tls-queue").send(body, message_id="ignored")
+    retry: dict[str, Any] = {
+        "retry_message_id": uuid.uuid4().hex,
+        "retry_begun_at": days_ago(1),
+        "retry_begun_by": "eve",
+    }
+    assert letters.add(replace(begun, **retry))
+    assert letters.add(replace(old, status=LetterStatus.EXPIRED, last_failure_at=days_ago(99)))
+    example.functions["keep_up"](timer=None)
+    [buried] = letters.page(LetterFilter(engine="tls", correlation_id=poisoned.item_id)).items
+    assert (buried.status, buried.original_message) == (LetterStatus.PENDING, body)
+    finished = letters.get("tls", begun.row_key)
+    assert finished is not None
+    assert (finished.status, finished.retried_as) == (LetterStatus.RESOLVED, retry["retry_message_id"])
+    assert letters.get("tls", old.row_key) is None
+
+
 def test_the_host_gives_a_message_up_later_than_the_engine_does(example: Example) -> None:
     queues = json.loads((EXAMPLE / "host.json").read_text())["extensions"]["queues"]
     settings = example.module.renew.settings
@@ -132,6 +156,7 @@ def test_the_worker_library_loads_the_app_and_runs_its_durable_functions(worker:
     """Every episode and every activity inside azure-functions-runtime; the histories come from the stand-in."""
     assert {name: {binding["type"] for binding in item.bindings} for name, item in worker.functions.items()} == {
         "tls_queue": {"queueTrigger", "durableClient"},
+        "keep_up": {"timerTrigger"},
         "renew": {"orchestrationTrigger"},
         "issue": {"activityTrigger"},
         "install": {"activityTrigger"},

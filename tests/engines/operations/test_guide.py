@@ -23,7 +23,7 @@ TEXT = GUIDE.read_text()
 def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What the guide's code makes, with a port of its own for the hub."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "guide"}
+    names: dict[str, Any] = {"__name__": "__main__"}
     port = str(free_port())
     for block in re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE):
         exec(compile(block.replace("4001", port), str(GUIDE), "exec", dont_inherit=True), names)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, LostLeaseError
+from holdfast import AlreadyRunning, ConfigurationError, HandlerError, LostLeaseError
 from holdfast.durable import InProcess
+from holdfast.engines.operations.protocol import HubUnavailable
 from tests.components.processes import wait_until
-from tests.engines.operations.hubs import Deliveries, Lease, deliver, message
+from tests.engines.operations.hubs import Deliveries, Lease, context_of, deliver, message
 
 
 def test_the_handler_gets_context_and_message_and_its_answer_is_the_output() -> None:
@@ -59,3 +60,44 @@ def test_an_orchestrator_is_no_handler() -> None:
 
     with pytest.raises(ConfigurationError, match="generator"):
         InProcess(orchestrate)
+
+
+def test_a_handler_may_take_the_message_alone() -> None:
+    assert InProcess(lambda asked: asked.payload).run(context_of(message(payload=7)), message(payload=7), Lease()) == 7
+
+
+@pytest.mark.parametrize("handler", [lambda: None, lambda one, two, three: None])
+def test_a_handler_that_takes_something_else_is_refused(handler: Any) -> None:
+    with pytest.raises(ConfigurationError, match="context and the message"):
+        InProcess(handler)
+
+
+@pytest.mark.parametrize("error", [LostLeaseError("of mine"), AlreadyRunning("of mine"), HubUnavailable("of mine")])
+def test_what_a_handler_raises_is_its_own_failure(error: Exception) -> None:
+    def handle(context: Any, asked: Any) -> None:
+        raise error
+
+    with pytest.raises(HandlerError, match="of mine"):
+        InProcess(handle).run(context_of(message()), message(), Lease())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_async_handler_that_wants_to_end_the_process_fails_alone(error: BaseException) -> None:
+    async def leave(context: Any, asked: Any) -> None:
+        raise error
+
+    async def answer(context: Any, asked: Any) -> int:
+        return 7
+
+    with pytest.raises(HandlerError, match=type(error).__name__):
+        deliver(InProcess(leave), message())
+    assert deliver(InProcess(answer), message()) == 7, "the loop goes on"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_a_handler_that_wants_to_end_the_process_fails(error: BaseException) -> None:
+    def leave(context: Any, asked: Any) -> None:
+        raise error
+
+    with pytest.raises(HandlerError, match=type(error).__name__):
+        deliver(InProcess(leave), message())

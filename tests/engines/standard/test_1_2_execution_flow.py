@@ -64,4 +64,4 @@ def test_1_2_a_singleton_meets_the_lock_before_it_is_executed(singleton: Bench) 
     singleton.send()
     assert steps(singleton) == ["received", "found not done", "conflict"]
     singleton.place.let_time_pass()
-    assert steps(singleton) == ["received", "found not done", "alone", "executed", "recorded"]
+    assert steps(singleton) == ["received", "found not done", "alone", "executed", "recorded", "released"]

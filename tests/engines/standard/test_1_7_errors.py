@@ -142,3 +142,11 @@ def test_1_7_an_error_of_any_length_is_told(bench: Bench) -> None:
     assert bench.to_the_end()[-1] is Outcome.DEAD_LETTERED
     assert bench.statuses == ["Failed", "Failed"]
     assert bench.letters[0].error_message.startswith(f"ValueError: {noise[:10_000]}")
+
+
+def test_1_7_a_message_that_is_wrong_keeps_the_ids_that_can_be_read(bench: Bench) -> None:
+    bench.send(causationId=9, instanceId="tenant-1")
+    assert bench.deliver() is Outcome.DEAD_LETTERED
+    [letter] = bench.letters
+    assert (letter.item_id, letter.correlation_id, letter.instance_id) == ("m-1", "c-1", "tenant-1")
+    assert "causationId" in letter.error_message

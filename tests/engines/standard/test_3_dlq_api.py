@@ -5,12 +5,17 @@ What does not depend on where the letters are is shown over the databases in tes
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from holdfast.core.errors import Ambiguous, DbConnectionError, Unavailable
 from holdfast.engines.flow import Outcome
+from holdfast.engines.queues.protocol import QueueAccessError
+from holdfast.engines.queues.storage import StorageQueue
+from holdfast.records import audit
 from holdfast.records.dead_letters import DeadLetter, LetterStatus
 from tests.api.clients import Client, Office, every_page
 from tests.engines.places import ENGINE, Bench
@@ -145,6 +150,77 @@ def test_3_2_4_a_letter_is_retried_once(bench: Bench, office: Office) -> None:
     assert office.operator("POST", path).status == 200
     assert office.operator("POST", path).refusal[:2] == (409, "CONFLICT")
     assert bench.to_the_end() == [Outcome.SUCCEEDED]
+
+
+@IN_AZURE
+def test_3_2_4_what_its_queue_does_not_take_any_more_is_refused_and_stays_as_it_was(
+    bench: Bench, office: Office
+) -> None:
+    body = json.dumps({"messageId": "m-1", "payload": "x" * 49_100}, separators=(",", ":"))
+    large = letter(item="large", original_message=body, original_queue=bench.queue.name)
+    gone = letter(item="gone", original_message="{}", original_queue="no-such-queue")
+    for each, refusal in ((large, (413, "PAYLOAD_TOO_LARGE")), (gone, (409, "CONFLICT"))):
+        assert bench.hf.dead_letters.add(each)
+        path = f"/api/dlq/{ENGINE}/{each.row_key}"
+        assert office.operator("POST", f"{path}/retry").refusal == (*refusal, f"{ENGINE}/{each.row_key}")
+        assert bench.hf.dead_letters.get(ENGINE, each.row_key) == each
+        assert office.operator("PATCH", path, json={"status": "Resolved", "resolutionNotes": "x"}).status == 200
+
+
+@IN_AZURE
+@pytest.mark.parametrize("error", [Unavailable("busy"), Ambiguous("lost"), DbConnectionError("db.example is down")])
+def test_3_2_4_a_retry_that_breaks_off_once_begun_says_so(
+    bench: Bench, office: Office, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/api/dlq/{ENGINE}/{buried(bench).row_key}/retry"
+
+    def fail(*given: object, **named: object) -> str:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageQueue, "send", fail)
+        answer = office.operator("POST", path)
+    assert answer.refusal == (503, "SERVICE_UNAVAILABLE", None)
+    message = answer.body["error"]["message"]
+    assert "was begun" in message
+    assert "nothing was changed" not in message
+    assert "db.example" not in message
+    assert office.operator("POST", path).status == 200
+    assert bench.to_the_end() == [Outcome.SUCCEEDED]
+
+
+@IN_AZURE
+def test_3_2_4_a_queue_that_lets_nobody_in_is_503_and_changes_nothing(
+    bench: Bench, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = buried(bench)
+
+    def refuse(*given: object, **named: object) -> None:
+        raise QueueAccessError("The credential may not peek.") from ValueError("403")
+
+    monkeypatch.setattr(StorageQueue, "check", refuse)
+    answer = office.operator("POST", f"/api/dlq/{ENGINE}/{found.row_key}/retry")
+    assert answer.refusal == (503, "SERVICE_UNAVAILABLE", None)
+    assert bench.letters == [found]
+
+
+@pytest.mark.parametrize("status", ["Resolved", "Expired"])
+def test_3_2_1_a_letter_whose_retry_was_begun_is_settled_by_force_only(
+    bench: Bench, office: Office, status: str
+) -> None:
+    found = buried(bench)
+    bench.records.letters.begin_retry(ENGINE, found.row_key, "anne", "m-2")
+    path = f"/api/dlq/{ENGINE}/{found.row_key}"
+    change = {"status": status, "resolutionNotes": "by hand"}
+    refused = office.admin("PATCH", path, json=change)
+    assert refused.refusal[:2] == (409, "CONFLICT")
+    assert "force" in refused.body["error"]["message"]
+    forced = {**change, "force": True}
+    assert office.operator("PATCH", path, json=forced).refusal == (403, "FORBIDDEN", "force")
+    assert office.admin("PATCH", path, json=forced).data["status"] == status
+    assert office.admin("PATCH", path, json=forced).refusal[:2] == (409, "CONFLICT")
+    row = audit.page(bench.hf.database).items[0]
+    assert row.details == {"notes": "by hand", "despite_retry_as": "m-2"}
 
 
 def test_3_2_4_a_letter_that_is_settled_is_not_retried(bench: Bench, office: Office) -> None:

@@ -45,7 +45,7 @@ class Size:
     poison: int
 
 
-SHORT = Size(jobs=400, faults=12, poison=1)
+SHORT = Size(jobs=260, faults=8, poison=1)
 FULL = Size(jobs=9_000, faults=300, poison=10)
 
 

@@ -45,7 +45,7 @@ class Size:
     faults: int
 
 
-SHORT = Size(messages=350, faults=16)
+SHORT = Size(messages=220, faults=10)
 SMALL = Size(messages=250, faults=12)
 FULL = Size(messages=9_000, faults=220)
 

@@ -20,7 +20,7 @@ from ..messages import EngineMessage
 from .delivery import Delivery, Done, Start, Terminate, Wait
 from .hosted import hosted_orchestrator
 from .instances import Owner, input_of, instance_id
-from .protocol import Operation
+from .protocol import HubUnavailable, Operation
 from .registered import Registered, checked_timeout
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ class _HubOperation:
             Unavailable: the hub does not answer.
         """
         name = instance_id(message, is_singleton=self._is_singleton)
+        given = input_of(message, context)
         delivery = Delivery(
             name,
             Owner.of(message),
@@ -222,14 +223,14 @@ class _HubOperation:
             if lease.lost.is_set():
                 raise LostLeaseError(f"Message {message.message_id} was lost; the orchestration '{name}' goes on.")
             try:
-                done = self._advance(delivery, name, message)
+                done = self._advance(delivery, name, given)
             except Unavailable as error:
-                self._tasks.clock.wait(lease.lost, delivery.unreachable(error).seconds)
+                self._tasks.clock.wait(lease.lost, _patience(delivery, error))
                 continue
             if done is not None:
                 return done.output
 
-    def _advance(self, delivery: Delivery, name: str, message: EngineMessage) -> Done | None:
+    def _advance(self, delivery: Delivery, name: str, given: dict[str, Any]) -> Done | None:
         """Take one step; return the end once it is reached."""
         hub = self._tasks.hub
         match delivery.next(hub.look(name)):
@@ -240,15 +241,27 @@ class _HubOperation:
             case Terminate(reason):
                 hub.terminate(name, reason)
             case Start(over):
-                self._start(delivery, name, message, over)
+                self._start(delivery, name, given, over)
         return None
 
-    def _start(self, delivery: Delivery, name: str, message: EngineMessage, over: Any) -> None:
+    def _start(self, delivery: Delivery, name: str, given: dict[str, Any], over: Any) -> None:
         try:
-            is_started = self._tasks.hub.start(self._orchestrator, name, input_of(message), over)
+            is_started = self._tasks.hub.start(self._orchestrator, name, given, over)
         except Unavailable as error:
             _log.warning("The answer to the start of '%s' was lost, so it is looked for: %s", name, error)
             delivery.unanswered(error)
             return
         if is_started:
             delivery.started()
+
+
+def _patience(delivery: Delivery, error: Unavailable) -> float:
+    """Return how long to wait for a hub that does not answer.
+
+    Raises:
+        HubUnavailable: it was long enough for this delivery.
+    """
+    try:
+        return delivery.unreachable(error).seconds
+    except Unavailable as given_up:
+        raise HubUnavailable(str(given_up)) from given_up

@@ -97,6 +97,7 @@ class BoundFunctionsOperation:
         """
         operation = self._operation
         name = instance_id(message, is_singleton=operation.is_singleton)
+        given = input_of(message, context)
         delivery = Delivery(
             name,
             Owner.of(message),
@@ -108,14 +109,14 @@ class BoundFunctionsOperation:
             if lease is not None and lease.lost.is_set():
                 raise LostLeaseError(f"Message {message.message_id} was lost; the orchestration '{name}' goes on.")
             try:
-                done = await self._advance(delivery, name, message)
+                done = await self._advance(delivery, name, given)
             except Unavailable as error:
                 await asyncio.sleep(delivery.unreachable(error).seconds)
                 continue
             if done is not None:
                 return done.output
 
-    async def _advance(self, delivery: Delivery, name: str, message: EngineMessage) -> Done | None:
+    async def _advance(self, delivery: Delivery, name: str, given: dict[str, Any]) -> Done | None:
         """Take one step; return the end once it is reached."""
         match delivery.next(await self._look(name)):
             case Done() as done:
@@ -126,13 +127,13 @@ class BoundFunctionsOperation:
                 async with _told(f"did not terminate '{name}'"):
                     await self._client.terminate(name, reason)
             case Start():
-                await self._start(delivery, name, message)
+                await self._start(delivery, name, given)
         return None
 
-    async def _start(self, delivery: Delivery, name: str, message: EngineMessage) -> None:
+    async def _start(self, delivery: Delivery, name: str, given: dict[str, Any]) -> None:
         try:
             async with _told(f"did not start '{name}'"):
-                await self._client.start_new(self._operation.orchestrator, name, input_of(message))
+                await self._client.start_new(self._operation.orchestrator, name, given)
         except Unavailable as error:
             delivery.unanswered(error)
             return

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from ...core.errors import ConfigurationError
+from ..context import EngineContext
 from ..messages import EngineMessage
 
 ID_LENGTH = 100  # as much as Azure Durable Functions takes
@@ -77,9 +78,15 @@ def instance_id(message: EngineMessage, *, is_singleton: bool) -> str:
     return f"{_UNSAFE.sub('_', plain)[: ID_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
 
 
-def input_of(message: EngineMessage) -> dict[str, Any]:
-    """Return what the orchestrator gets: the message as a JSON object."""
+def input_of(message: EngineMessage, context: EngineContext) -> dict[str, Any]:
+    """Return what the orchestrator gets: the message as a JSON object.
+
+    That of a singleton has ``registryLock``, with the job that the registry is locked for: activities change it under
+    that name, ``hf.registry.change(input["registryLock"]["jobId"], …)``, whichever worker holds the lock by then.
+    """
     given: dict[str, Any] = json.loads(message.rendered())
+    if context.registry is not None:
+        given["registryLock"] = {"jobId": context.registry.job_id}
     return given
 
 

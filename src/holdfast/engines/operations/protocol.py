@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...core.errors import HandlerError
+from ...core.errors import HandlerError, Unavailable
 from ...core.invocation import Losable
 from ..context import EngineContext
 from ..messages import EngineMessage
@@ -22,9 +22,13 @@ class Operation(Protocol):
             AlreadyRunning: the singleton's instance is busy with something else: 409.
             LostLeaseError: the message is someone else's by now; the operation itself may go on.
             OperationFailed: the orchestration failed.
-            Unavailable: the task hub does not answer.
+            HubUnavailable: the task hub does not answer.
         """
         ...
+
+
+class HubUnavailable(Unavailable):
+    """The task hub does not answer. The delivery is no attempt: the message comes again, uncounted."""
 
 
 class OperationFailed(HandlerError):  # noqa: N818 - says what happened, like the store vocabulary

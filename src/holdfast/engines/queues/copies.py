@@ -15,34 +15,38 @@ from typing import Any
 from ..messages import utc_text
 from .protocol import Received
 
+OURS = "holdfast"
 CARRIED_COUNT = "holdfastDequeueCount"
 CARRIED_TIME = "holdfastInsertedAtUtc"
 RETRY_OF = "holdfastRetryOf"
 COPIED = "holdfastCopied"
+_MOST_CARRIED = 10_000
+_EARLIEST, _LATEST = 2000, 9000
 
 
 def carried_count(body: str) -> int:
     """Return how often the message was delivered before this copy was made."""
-    count = _fields(body).get(CARRIED_COUNT, 0)
-    return count if type(count) is int and count > 0 else 0
+    count = (_fields(body) or {}).get(CARRIED_COUNT, 0)
+    return count if type(count) is int and 0 < count <= _MOST_CARRIED else 0
 
 
 def first_inserted(body: str) -> datetime | None:
     """Return since when the queue has the message that this is a copy of; None when it is no copy."""
     try:
-        moment = datetime.fromisoformat(_fields(body)[CARRIED_TIME])
-    except (ValueError, TypeError, LookupError):
+        moment = datetime.fromisoformat((_fields(body) or {})[CARRIED_TIME])
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, TypeError, LookupError, OverflowError):
         return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return moment if _EARLIEST <= moment.year <= _LATEST else None
 
 
 def put_back_copy(message: Received) -> str:
     """Return the body of a copy whose next delivery counts as this one did."""
     found = _fields(message.body)
-    if not found:
+    if found is None:
         return message.body
     carried = {CARRIED_COUNT: message.dequeue_count - 1, CARRIED_TIME: utc_text(message.inserted_at)}
-    return json.dumps({**found, "messageId": found.get("messageId") or message.id, **carried})
+    return _rendered({**found, "messageId": found.get("messageId") or message.id, **carried})
 
 
 def retried_copy(body: str, *, message_id: str, correlation_id: str, row_key: str, begun_at: datetime) -> str:
@@ -51,9 +55,9 @@ def retried_copy(body: str, *, message_id: str, correlation_id: str, row_key: st
     What is no message comes back as it was.
     """
     found = _fields(body)
-    if not found:
+    if found is None:
         return body
-    kept = {name: value for name, value in found.items() if name not in (CARRIED_COUNT, CARRIED_TIME)}
+    kept = {name: value for name, value in found.items() if not name.startswith(OURS)}
     new = {
         "messageId": message_id,
         "correlationId": correlation_id,
@@ -61,13 +65,21 @@ def retried_copy(body: str, *, message_id: str, correlation_id: str, row_key: st
         RETRY_OF: row_key,
         CARRIED_TIME: utc_text(begun_at),
     }
-    return json.dumps({**kept, **{name: value for name, value in new.items() if value is not None}})
+    return _rendered({**kept, **{name: value for name, value in new.items() if value is not None}})
 
 
 def marked_as_copied(body: str) -> str:
     """Return the body of a message of which a copy is about to be made."""
     found = _fields(body)
-    return json.dumps({**found, COPIED: True}) if found else body
+    return body if found is None else _rendered({**found, COPIED: True})
+
+
+def as_sent(body: str) -> str:
+    """Return the body as its producer sent it: byte for byte, or for a copy without the fields that we added."""
+    found = _fields(body)
+    if found is None or not any(name.startswith(OURS) for name in found):
+        return body
+    return _rendered({name: value for name, value in found.items() if not name.startswith(OURS)})
 
 
 def may_have_twin(fields: Mapping[str, Any]) -> bool:
@@ -75,9 +87,15 @@ def may_have_twin(fields: Mapping[str, Any]) -> bool:
     return any(name in fields for name in (RETRY_OF, CARRIED_COUNT, COPIED))
 
 
-def _fields(body: str) -> dict[str, Any]:
+def _fields(body: str) -> dict[str, Any] | None:
+    """Return the fields of a message; None for what is none."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _rendered(fields: Mapping[str, Any]) -> str:
+    """Return a body that is hardly longer than the one it was made from, whatever letters it holds."""
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))

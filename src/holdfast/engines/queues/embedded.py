@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from ...core.clock import new_id
 from ...core.errors import LostLeaseError
 from ...jobs.listing import jobs_table
-from ...jobs.model import Claim, ClaimedJob, JobStatus, NewJob, PutBack, WorkerId
+from ...jobs.model import Claim, ClaimedJob, Enqueued, JobStatus, NewJob, PutBack, WorkerId
 from ...jobs.settings import ENGINE_TOPICS
 from ...jobs.stores.base import SqlJobStore
 from ...jobs.texts import storable
@@ -61,6 +61,13 @@ class EmbeddedQueue:
         self, body: str, *, message_id: str, delay_seconds: float = 0.0, connection: Connection | None = None
     ) -> str:
         """Add a message, in the caller's transaction when there is one; an id that waits already adds nothing."""
+        added = self.add(body, message_id=message_id, delay_seconds=delay_seconds, connection=connection)
+        return str(added.id)
+
+    def add(
+        self, body: str, *, message_id: str, delay_seconds: float = 0.0, connection: Connection | None = None
+    ) -> Enqueued:
+        """Do what ``send`` does, and tell whether the message is new."""
         job = NewJob(
             topic=self.topic,
             operation=OPERATION,
@@ -71,7 +78,7 @@ class EmbeddedQueue:
         )
         if delay_seconds > 0:
             job = replace(job, run_at=self._now(connection) + timedelta(seconds=delay_seconds))
-        return str(self._store.enqueue(job, connection).id)
+        return self._store.enqueue(job, connection)
 
     def _now(self, connection: Connection | None) -> datetime:
         """Return the database's time, by the caller's connection when there is one: a second could wait for it."""

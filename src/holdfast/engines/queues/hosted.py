@@ -63,10 +63,10 @@ class HostedQueue:
         """Nothing to do."""
 
 
-def hosted_message(message: Any) -> Received:
+def hosted_message(message: Any, now: datetime) -> Received:
     """Return what a queue-triggered function was called with (an ``azure.functions.QueueMessage``)."""
-    body = message.get_body().decode()
-    inserted_at: datetime = message.insertion_time or datetime.now(UTC)
+    body = message.get_body().decode(errors="replace")
+    inserted_at: datetime = message.insertion_time or now
     inserted_at = inserted_at.replace(tzinfo=UTC) if inserted_at.tzinfo is None else inserted_at.astimezone(UTC)
     count = int(message.dequeue_count or 1) + carried_count(body)
     return Received(str(message.id), body, count, first_inserted(body) or inserted_at, message.pop_receipt)

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...core.errors import ConfigurationError
 
 
 class MissingQueueError(ConfigurationError):
     """There is no such queue."""
+
+
+class QueueAccessError(ConfigurationError):
+    """The queue refuses us: the credential may not do what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,21 @@ class EngineQueue(Protocol):
 
     def tend(self) -> None:
         """Do what a consumer must do now and then: free what dead consumers held."""
+        ...
+
+
+@runtime_checkable
+class LimitedQueue(Protocol):
+    """A queue that may not be there, or not take every message, and that can be asked before."""
+
+    def check_takes(self, body: str, *, message_id: str) -> None:
+        """Look whether ``send`` would take a message, without sending it.
+
+        Raises:
+            MessageError: it is too large.
+            MissingQueueError: there is no such queue.
+            QueueAccessError: the queue refuses us.
+        """
         ...
 
 

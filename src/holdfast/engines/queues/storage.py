@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import (
     Ambiguous,
-    ConfigurationError,
     LostLeaseError,
     MessageError,
     MissingDependencyError,
     Unavailable,
 )
+from ...state.stores._http import is_refused_before_work, leaves_doubt
 from .copies import carried_count, first_inserted, marked_as_copied, put_back_copy
-from .protocol import MissingQueueError, Received
+from .protocol import MissingQueueError, QueueAccessError, Received
 
 if TYPE_CHECKING:
     from azure.storage.queue import QueueClient, QueueMessage
@@ -93,10 +93,21 @@ class StorageQueue:
 
         Raises:
             MissingQueueError: it is not there.
-            ConfigurationError: the credential may not read.
+            QueueAccessError: the credential may not read.
         """
         with self._told("peek", writes=False):
             self._client.peek_messages(1, **self._one_attempt)
+
+    def check_takes(self, body: str, *, message_id: str) -> None:
+        """Look whether a message would be taken, without sending it.
+
+        Raises:
+            MessageError: it is too large for a storage queue.
+            MissingQueueError: the queue is not there.
+            QueueAccessError: the credential may not read.
+        """
+        self._encoded(body, message_id)
+        self.check()
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         """Keep a message invisible for so long.
@@ -178,12 +189,12 @@ class StorageQueue:
         except errors.HttpResponseError as error:
             code = getattr(error, "error_code", None)
             code = str(getattr(code, "value", code) or "")
-            raise self._refusal(doing, code, error.status_code) from error
+            raise self._refusal(doing, code, error.status_code, writes=writes) from error
         except errors.AzureError as error:
             kind = Ambiguous if writes else Unavailable
             raise kind(f"Queue '{self.name}' did not answer a {doing}: {type(error).__name__}.") from error
 
-    def _refusal(self, doing: str, code: str, status: int | None) -> Exception:
+    def _refusal(self, doing: str, code: str, status: int | None, *, writes: bool) -> Exception:
         if code in _GONE:
             return LostLeaseError(f"A message of queue '{self.name}' is no longer this worker's.")
         if code in ("QueueNotFound", "QueueBeingDeleted"):
@@ -191,10 +202,12 @@ class StorageQueue:
                 f"There is no queue '{self.name}' in the account. Run 'holdfast migrate', or create it."
             )
         if status in (401, 403):
-            return ConfigurationError(
+            return QueueAccessError(
                 f"The credential may not {doing} messages of queue '{self.name}' ({status} {code}). Grant it 'Storage "
                 "Queue Data Contributor'."
             )
+        if writes and not is_refused_before_work(status, code) and (status is None or leaves_doubt(status)):
+            return Ambiguous(f"Queue '{self.name}' failed at a {doing} that may have been done: {status} {code}.")
         return Unavailable(f"Queue '{self.name}' refused a {doing}: {status} {code}. It is tried again.")
 
 

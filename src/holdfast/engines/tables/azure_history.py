@@ -15,7 +15,7 @@ from ...records.retention import RETENTION_DAYS, check_days
 from ...records.row_keys import is_table_key, table_history_key, table_history_prefix
 from ...records.schema import PUBLISHER
 from ...records.times import days_before
-from .azure_rows import KeyedEntry, entry_in, entry_row, partition_of, table_moment
+from .azure_rows import KeyedEntry, entry_in, entry_row, listed_entry_in, partition_of, table_moment
 from .azure_table import EARLIEST, AzureTable, Comparison, Condition
 from .listing import Listing, between
 
@@ -97,9 +97,9 @@ class AzureHistoryTable:
             kind="history",
             partition=None if wanted.engine is None else partition_of(wanted.engine),
             comparisons=_comparisons(wanted),
-            item_in=entry_in,
+            item_in=listed_entry_in,
             is_wanted=lambda entry: is_entry_wanted(entry, wanted),
-            is_sparse=wanted.error is not None,
+            is_sparse=wanted.error is not None or wanted.status is HistoryStatus.UNKNOWN,
         )
         return listing.page(self._table, limit, after)
 
@@ -129,16 +129,17 @@ class AzureHistoryTable:
         found = []
         partition = ("PartitionKey", "eq", partition_of(wanted.engine or ""))
         for row in self._table.rows(Condition.all_of([partition, *_comparisons(wanted)])):
-            entry = entry_in(row)
+            entry = listed_entry_in(row)
             if is_entry_wanted(entry, wanted):
                 found.append((row.metadata["timestamp"] or EARLIEST, entry.created_at, entry.key, entry))
         return [entry for *_, entry in sorted(found, key=lambda each: each[:3])]
 
 
 def _comparisons(wanted: HistoryFilter) -> list[Comparison]:
+    status = wanted.status  # what Unknown stands for, the service cannot ask for
     asked = [
         ("InstanceId", "eq", wanted.instance_id),
-        ("Status", "eq", None if wanted.status is None else wanted.status.value),
+        ("Status", "eq", None if status is None or status is HistoryStatus.UNKNOWN else status.value),
         ("Operation", "eq", wanted.operation),
         ("CorrelationId", "eq", wanted.correlation_id),
     ]

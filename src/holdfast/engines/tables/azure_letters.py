@@ -14,6 +14,7 @@ from ...records.dead_letters import (
     LetterFilter,
     LetterStatus,
     check_settlable,
+    expiry_notes,
     is_pending,
     is_retried_as,
     no_such_letter,
@@ -28,8 +29,8 @@ from ...records.retention import RETENTION_DAYS, check_days
 from ...records.row_keys import is_table_key
 from ...records.schema import ID_LENGTH
 from ...records.times import days_before
-from .azure_rows import letter_in, letter_row, partition_of
-from .azure_table import EARLIEST, AzureTable, Comparison, Condition, is_before
+from .azure_rows import letter_in, letter_row, listed_letter_in, partition_of
+from .azure_table import EARLIEST, IS_NOT, AzureTable, Comparison, Condition, is_before
 from .listing import Listing, between
 from .long_texts import with_texts
 
@@ -74,9 +75,9 @@ class AzureLetterTable:
             kind="dead letters",
             partition=None if wanted.engine is None else partition_of(wanted.engine),
             comparisons=_comparisons(wanted),
-            item_in=letter_in,
+            item_in=listed_letter_in,
             is_wanted=lambda letter: is_letter_wanted(letter, wanted),
-            is_sparse=wanted.error is not None,
+            is_sparse=wanted.error is not None or wanted.status is LetterStatus.UNKNOWN,
         )
         return listing.page(self._table, limit, after)
 
@@ -90,14 +91,19 @@ class AzureLetterTable:
         check_settlable(letter, despite_retry=despite_retry)
         return self._settled(row, LetterStatus.RESOLVED, notes, actor)
 
-    def expire_one(self, engine: str, row_key: str, notes: str, actor: str) -> DeadLetter:
+    def expire_one(
+        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
         """Give up on one Pending letter."""
         row, letter = self._there(engine, row_key)
-        check_settlable(letter)
+        check_settlable(letter, despite_retry=despite_retry)
         return self._settled(row, LetterStatus.EXPIRED, notes, actor)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
-        """Give up on old Pending letters, one by one; what changes meanwhile is left alone."""
+        """Give up on old Pending letters, one by one; what changes meanwhile is left alone.
+
+        So are rows of other programs that do not say in the standard's fields that they are Pending, and since when.
+        """
         if older_than_days < 0:
             raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
         now = self._table.now()
@@ -108,7 +114,12 @@ class AzureLetterTable:
         pending = Condition.all_of(
             [*partition, ("Status", "eq", LetterStatus.PENDING.value), ("LastFailureAtUtc", "le", until)]
         )
-        changes = {"Status": LetterStatus.EXPIRED.value, "ExpiredBy": _actor(actor), "ExpiredAtUtc": now}
+        changes = {
+            "Status": LetterStatus.EXPIRED.value,
+            "ResolutionNotes": expiry_notes(older_than_days),
+            "ResolvedAtUtc": now,
+            "ResolvedBy": _actor(actor),
+        }
         rows = self._table.rows(pending, select=["PartitionKey", "RowKey", "LastFailureAtUtc", "RetryMessageId"])
         return sum(
             self._expired(row, changes)
@@ -205,12 +216,23 @@ class AzureLetterTable:
 
 def _comparisons(wanted: LetterFilter) -> list[Comparison]:
     asked = [
-        ("Status", "eq", None if wanted.status is None else wanted.status.value),
         ("InstanceId", "eq", wanted.instance_id),
         ("CorrelationId", "eq", wanted.correlation_id),
         ("RetryMessageId", "gt", "" if wanted.is_retry_begun else None),
     ]
-    return [each for each in asked if each[2] is not None] + between("LastFailureAtUtc", wanted)
+    found = [each for each in asked if each[2] is not None]
+    return [*_status_comparisons(wanted.status), *found, *between("LastFailureAtUtc", wanted)]
+
+
+def _status_comparisons(status: LetterStatus | None) -> list[Comparison]:
+    """Return what the service can tell about a status: what says none is Pending, and Unknown is all the others."""
+    match status:
+        case None | LetterStatus.UNKNOWN:
+            return []
+        case LetterStatus.PENDING:
+            return [("Status", IS_NOT, other.value) for other in (LetterStatus.RESOLVED, LetterStatus.EXPIRED)]
+        case _:
+            return [("Status", "eq", status.value)]
 
 
 def _actor(actor: str) -> str:

@@ -1,13 +1,15 @@
 """Letters and entries as rows of Azure tables: the standard's properties, and a few of ours.
 
-A row of another program that keeps to the standard is read, too: what it leaves out is taken as empty.
+A row of another program is read, too, as far as it goes: a letter without a status is Pending, a status that we do not
+know is Unknown, a text that is missing is empty, and a time that is missing is the row's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from ...core.errors import ConfigurationError, MissingDependencyError
@@ -19,7 +21,7 @@ from ...records.row_keys import encoded, is_table_key
 from ...records.schema import PUBLISHER
 from ...records.times import utc_moment
 from .azure_table import EARLIEST
-from .long_texts import text_in, with_texts
+from .long_texts import text_in, text_left_in, with_texts
 
 try:
     from azure.data.tables import EdmType, EntityProperty, TableEntity
@@ -97,8 +99,17 @@ def letter_in(row: TableEntity) -> DeadLetter:
     """Return the letter in a row.
 
     Raises:
-        ConfigurationError: its status is one of a newer version, or a part of a text is missing.
+        ConfigurationError: a part of a text is missing.
     """
+    return _letter_in(row, text_in)
+
+
+def listed_letter_in(row: TableEntity) -> DeadLetter:
+    """Return the letter in a row, for a listing, which no single row may spoil: what is left of a text is all of it."""
+    return _letter_in(row, text_left_in)
+
+
+def _letter_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | None]) -> DeadLetter:
     last_failure_at = _moment(row, "LastFailureAtUtc") or _written_at(row)
     return DeadLetter(
         engine=_text(row, "Engine") or row["PartitionKey"],
@@ -162,8 +173,17 @@ def entry_in(row: TableEntity) -> KeyedEntry:
     """Return the entry in a row.
 
     Raises:
-        ConfigurationError: its status is one of a newer version, or a part of a text is missing.
+        ConfigurationError: a part of a text is missing.
     """
+    return _entry_in(row, text_in)
+
+
+def listed_entry_in(row: TableEntity) -> KeyedEntry:
+    """Return the entry in a row, for a listing, which no single row may spoil: what is left of a text is all of it."""
+    return _entry_in(row, text_left_in)
+
+
+def _entry_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | None]) -> KeyedEntry:
     put_in, put_out = text_in(row, "Input"), text_in(row, "Output")
     return KeyedEntry(
         key=row["RowKey"],
@@ -208,20 +228,31 @@ def _long(number: int) -> EntityProperty:
 
 
 def _text(row: Mapping[str, Any], name: str) -> str | None:
-    value = row.get(name)
+    value = _plain(row.get(name))
     return None if value is None else str(value)
 
 
 def _number(row: Mapping[str, Any], name: str) -> int | None:
-    value = row.get(name)
-    if isinstance(value, EntityProperty):
-        value = value.value
-    return int(value) if isinstance(value, int | float) else None
+    value = _plain(row.get(name))
+    with suppress(ValueError, OverflowError):  # not a number, or infinite
+        return int(value) if isinstance(value, int | float) else None
+    return None
 
 
 def _moment(row: Mapping[str, Any], name: str) -> datetime | None:
-    value = row.get(name)
-    return datetime.fromisoformat(value.isoformat()) if isinstance(value, datetime) else None  # not the SDK's own class
+    """Return a moment; other programs write some as texts."""
+    value = _plain(row.get(name))
+    with suppress(ValueError, OverflowError):
+        if isinstance(value, datetime):
+            value = value.isoformat()  # not the SDK's own class
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return None
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, EntityProperty) else value
 
 
 def _written_at(row: TableEntity) -> datetime:
@@ -229,20 +260,13 @@ def _written_at(row: TableEntity) -> datetime:
 
 
 def _letter_status(row: TableEntity) -> LetterStatus:
-    try:
-        return LetterStatus(str(row.get("Status")))
-    except ValueError as error:
-        raise _of_a_newer_version(row, "dead letter", error) from error
+    """Return a letter's status. One that we do not know is not taken for Pending: nobody here may change it."""
+    written = _text(row, "Status")
+    if written is None:
+        return LetterStatus.PENDING
+    return LetterStatus(written) if written in set(LetterStatus) else LetterStatus.UNKNOWN
 
 
 def _entry_status(row: TableEntity) -> HistoryStatus:
-    try:
-        return HistoryStatus(str(row.get("Status")))
-    except ValueError as error:
-        raise _of_a_newer_version(row, "history entry", error) from error
-
-
-def _of_a_newer_version(row: TableEntity, what: str, error: ValueError) -> ConfigurationError:
-    return ConfigurationError(
-        f"The {what} '{row['RowKey']}' has an unknown status ({error}). It was written by a newer version: upgrade."
-    )
+    written = _text(row, "Status")
+    return HistoryStatus(written) if written in set(HistoryStatus) else HistoryStatus.UNKNOWN

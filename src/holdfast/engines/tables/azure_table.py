@@ -32,6 +32,9 @@ except ImportError as error:
     ) from error
 
 Comparison = tuple[str, str, Any]
+IS_NOT = "is not"
+"""A comparison that holds, unlike the service's ``ne``, for rows that do not have the property at all."""
+
 EARLIEST = datetime(1601, 1, 1, tzinfo=UTC)
 """Where the calendar of Azure's tables begins."""
 
@@ -52,7 +55,7 @@ class Condition:
     @classmethod
     def all_of(cls, comparisons: Sequence[Comparison]) -> Condition:
         """Return the condition that all comparisons of a property with a value hold."""
-        words = [f"{name} {operator} @value{number}" for number, (name, operator, _) in enumerate(comparisons)]
+        words = [_word(name, operator, f"@value{number}") for number, (name, operator, _) in enumerate(comparisons)]
         values = {f"value{number}": value for number, (_, _, value) in enumerate(comparisons)}
         return cls(" and ".join(words), values)
 
@@ -240,6 +243,10 @@ class AzureTable:
         finally:
             if attempt.date is not None:
                 self._ahead = attempt.date - self._clock.now()
+
+
+def _word(name: str, operator: str, value: str) -> str:
+    return f"not ( {name} eq {value} )" if operator == IS_NOT else f"{name} {operator} {value}"
 
 
 def _unmodified(found: TableEntity) -> dict[str, Any]:

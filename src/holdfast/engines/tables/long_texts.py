@@ -18,6 +18,7 @@ RESERVED_BYTES = 16 * 1024  # for what is said about a letter later
 _UNIT_BYTES = 2
 _PART_BYTES = 32_000 * _UNIT_BYTES
 _PACKED_BYTES = 60 * 1024
+_MOST_PARTS = 255  # a row has no more properties
 _PARTS = "_parts"
 _PACKED = "_packed"
 
@@ -58,13 +59,26 @@ def text_in(properties: Mapping[str, Any], name: str) -> str | None:
     """Return a text that ``with_texts`` laid out; None when there is none.
 
     Raises:
-        ConfigurationError: a part of it is missing.
+        ConfigurationError: a part of it is missing, or it cannot be unpacked.
     """
-    packed: list[bytes] = _joined(properties, name + _PACKED)
+    packed = [each for each in _joined(properties, name + _PACKED) if isinstance(each, bytes)]
     if packed:
-        return zlib.decompress(b"".join(packed)).decode("utf-8")
-    parts: list[str] = _joined(properties, name)
-    return "".join(parts) if parts else None
+        try:
+            return zlib.decompress(b"".join(packed)).decode("utf-8")
+        except (zlib.error, ValueError) as error:
+            raise ConfigurationError(
+                f"'{properties.get('RowKey', '')}' has a {name} that cannot be unpacked."
+            ) from error
+    parts = _joined(properties, name)
+    return "".join(map(str, parts)) if parts else None
+
+
+def text_left_in(properties: Mapping[str, Any], name: str) -> str | None:
+    """Return what is left of a text, whoever wrote it: without the parts that are missing, empty if it is packed."""
+    try:
+        return text_in(properties, name)
+    except ConfigurationError:
+        return "".join(str(each) for each in _present(properties, name))
 
 
 def size_of(properties: Mapping[str, Any]) -> int:
@@ -92,13 +106,24 @@ def _numbered(name: str, contents: Sequence[str] | Sequence[bytes]) -> dict[str,
 
 
 def _joined(properties: Mapping[str, Any], name: str) -> list[Any]:
-    count = properties.get(name + _PARTS, 1)
-    contents = [properties.get(_property(name, number)) for number in range(count)]
-    if count > 1 and None in contents:
+    count = _count(properties, name)
+    contents = _present(properties, name)
+    if 1 < count != len(contents):
         raise ConfigurationError(
             f"'{properties.get('RowKey', '')}' has lost a part of its {name}: {count} are named, and not all are there."
         )
+    return contents
+
+
+def _present(properties: Mapping[str, Any], name: str) -> list[Any]:
+    contents = [properties.get(_property(name, number)) for number in range(_count(properties, name))]
     return [content for content in contents if content is not None]
+
+
+def _count(properties: Mapping[str, Any], name: str) -> int:
+    """Return how many parts are named; what is no such number was not written by us."""
+    count = properties.get(name + _PARTS, 1)
+    return count if type(count) is int and 0 < count <= _MOST_PARTS else 1
 
 
 def _property(name: str, number: int) -> str:

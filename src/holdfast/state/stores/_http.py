@@ -85,9 +85,9 @@ def classify(call: Call, failure: Failure) -> StateStoreError:
     reported as ``Unavailable``.
     """
     status, said = failure.status, f"{failure.status} {failure.code}".rstrip()
-    if failure.did_nothing or status == 429 or failure.code in _REFUSED_BEFORE_WORK:
+    if failure.did_nothing or is_refused_before_work(status, failure.code):
         return Unavailable(f"{call} was not taken: {failure.reason}. Nothing was written; try again.")
-    if status is None or status < 400 or status in (408, 449) or status >= 500:
+    if status is None or leaves_doubt(status):
         return _unanswered(call, failure)
     if failure.code in _MISSING_PLACE_CODES or (status == 404 and call.verb == "create"):
         return StateStoreError(f"{call} failed: there is no {call.place.label}. Create it, or correct its name.")
@@ -96,6 +96,16 @@ def classify(call: Call, failure: Failure) -> StateStoreError:
     if call.writes and _is_conflict(status, failure.code):
         return Conflict(f"{call} found another version than expected ({said}); nothing was written.")
     return StateStoreError(f"{call} failed ({said}): {failure.reason}. Nothing was written.")
+
+
+def is_refused_before_work(status: int | None, code: str) -> bool:
+    """Return whether a service that answers so has not even begun."""
+    return status == 429 or code in _REFUSED_BEFORE_WORK
+
+
+def leaves_doubt(status: int) -> bool:
+    """Return whether what was asked for may have been done although the service answers so."""
+    return status < 400 or status in (408, 449) or status >= 500
 
 
 def _is_conflict(status: int, code: str) -> bool:
