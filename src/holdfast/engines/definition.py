@@ -16,13 +16,12 @@ from ..core.schedule import Schedule
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH
 from .messages import EngineMessage
 from .operations.protocol import Operation
-from .registry_shape import checked_duration
+from .registry_shape import DEFAULT_LOCK_SECONDS, checked_duration
 
 _NAME = re.compile(r"[a-z0-9-]+")
 _QUEUE = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
 LEAST_ATTEMPTS = 2
 _MOST_AT_ONCE = 1000
-ENGINE_LOCK_SECONDS = 300.0
 LONGEST_INVISIBLE_SECONDS = 7 * 86_400.0  # of a message in Azure Storage
 
 
@@ -42,7 +41,7 @@ class EngineSettings:
     retry_policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_delay_seconds=600.0))
     conflict_seconds: float = 5.0
     locks_registry: bool = True
-    lock_seconds: float = ENGINE_LOCK_SECONDS
+    lock_seconds: float = DEFAULT_LOCK_SECONDS
     concurrency: int = 4
     poll_seconds: float = 0.5
     schedule: Schedule | None = None

@@ -23,7 +23,7 @@ from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, Letter
 from ..records.schema import PUBLISHER
 from ..state.lease_worker import LeasedWork
 from ..state.store import StateStore
-from .definition import ENGINE_LOCK_SECONDS, LONGEST_INVISIBLE_SECONDS, EngineDefinition, EngineSettings
+from .definition import LONGEST_INVISIBLE_SECONDS, EngineDefinition, EngineSettings
 from .flow import EngineFlow, Outcome
 from .messages import Defaults, EngineMessage, parse
 from .operations.in_process import InProcess
@@ -34,6 +34,7 @@ from .queues.embedded import EmbeddedQueue
 from .queues.hosted import HostedQueue, hosted_message
 from .queues.protocol import EngineQueue, EngineQueues, MissingQueueError
 from .registry import Registry
+from .registry_shape import DEFAULT_LOCK_SECONDS
 from .retrying import EngineHome, SteppedRetries, new_message_id
 from .singletons import Singletons
 from .table_records import DatabaseRecords, TableRecords
@@ -116,7 +117,7 @@ class Engines:
         retry_policy: RetryPolicy = _USUAL_RETRIES,
         conflict_seconds: float = 5.0,
         locks_registry: bool = True,
-        lock_seconds: float = ENGINE_LOCK_SECONDS,
+        lock_seconds: float = DEFAULT_LOCK_SECONDS,
         timeout_seconds: float | None = None,
         concurrency: int = 4,
         poll_seconds: float = 0.5,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...core.errors import ConfigurationError
 
@@ -30,20 +28,6 @@ class EngineTables:
         _check_days(self.retention_days)
         if self.dlq_table_name.lower() == self.history_table_name.lower():
             raise ConfigurationError(f"Dead letters and history cannot both be in '{self.dlq_table_name}'.")
-
-    @classmethod
-    def from_registry(cls, engine_tables_config: Mapping[str, Any]) -> EngineTables:
-        """Return what a registry's ``engineTablesConfig`` says; the standard's values for what it leaves out.
-
-        Raises:
-            ConfigurationError: a value cannot be used.
-        """
-        names = {
-            "dlqTableName": "dlq_table_name",
-            "historyTableName": "history_table_name",
-            "retentionDays": "retention_days",
-        }
-        return cls(**{names[name]: value for name, value in engine_tables_config.items() if name in names})
 
 
 def _check_name(name: object) -> None:
