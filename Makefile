@@ -19,7 +19,7 @@ demo: $(VENV)/.base ## see it work on this machine; installs only what that need
 	@$(BIN)/holdfast demo $(ARGS)
 
 test: check components ## everything: checks, then the tests against real servers (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal $(ARGS)
 
 check: $(VENV)/.dev ## lint, formatting, types, layers
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from tests.binding.databases import Database
 
 db = DbBindings()
 CALLERS = 64
-CALLS = 200
+CALLS = [40, pytest.param(200, marks=pytest.mark.prove)]  # each
 POOL_SIZE, OVERFLOW = 4, 3
 
 
@@ -55,15 +55,15 @@ class Counters:
         database.execute("CREATE TABLE counters (id integer PRIMARY KEY, n integer NOT NULL)")
         database.writer("counters").insert_many(rows=[{"id": number, "n": 0} for number in range(CALLERS)])
 
-    def check(self) -> None:
+    def check(self, calls: int) -> None:
         """Check that every call has counted, that nothing is held, and that there never was too much."""
         pool: Any = self.engine.pool
         in_use, bound = pool.checkedout(), POOL_SIZE + OVERFLOW
         self.provider.dispose_all()
-        assert self.database.rows("SELECT min(n), max(n) FROM counters") == [(CALLS, CALLS)]
+        assert self.database.rows("SELECT min(n), max(n) FROM counters") == [(calls, calls)]
         assert (in_use, self.watch.in_use) == (0, 0)
         assert 1 < self.watch.most_in_use <= bound
-        assert self.watch.made < CALLERS * CALLS / 10, "connections are used again"
+        assert self.watch.made < CALLERS * calls / 10, "connections are used again"
 
 
 @pytest.fixture
@@ -71,7 +71,8 @@ def counters(postgres: Database) -> Counters:
     return Counters(postgres)
 
 
-def test_64_threads_with_200_calls_each(counters: Counters) -> None:
+@pytest.mark.parametrize("calls", CALLS)
+def test_64_threads_with_many_calls_each(counters: Counters, calls: int) -> None:
     @db.input("row", pk=lambda req: {"id": req}, **counters.target)
     @db.output("out", action="upsert", conflict_columns=["id"], **counters.target)
     def count(req: int, row: Any, out: DbOut) -> None:
@@ -81,29 +82,30 @@ def test_64_threads_with_200_calls_each(counters: Counters) -> None:
 
     def call(number: int) -> None:
         together.wait()
-        for _ in range(CALLS):
+        for _ in range(calls):
             count(req=number)
 
     with ThreadPoolExecutor(CALLERS) as threads:
         list(threads.map(call, range(CALLERS)))
-    counters.check()
+    counters.check(calls)
 
 
-def test_64_tasks_with_200_calls_each(counters: Counters) -> None:
+@pytest.mark.parametrize("calls", CALLS)
+def test_64_tasks_with_many_calls_each(counters: Counters, calls: int) -> None:
     @db.input("row", pk=lambda req: {"id": req}, **counters.target)
     @db.output("out", action="upsert", conflict_columns=["id"], **counters.target)
     async def count(req: int, row: Any, out: Any) -> None:
         await out.set({"id": req, "n": row["n"] + 1})
 
     async def call(number: int) -> None:
-        for _ in range(CALLS):
+        for _ in range(calls):
             await count(req=number)
 
     async def all_together() -> None:
         await asyncio.gather(*(call(number) for number in range(CALLERS)))
 
     asyncio.run(all_together())
-    counters.check()
+    counters.check(calls)
 
 
 def test_threads_that_ask_at_once_share_one_engine(postgres: Database) -> None:
