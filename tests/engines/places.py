@@ -41,6 +41,7 @@ from holdfast.state.documents import DocumentStore, ETag, Snapshot, Written
 from holdfast.state.stores.sql import SqlDocumentStore
 from tests.clocks import SteppedTimeStore
 from tests.components.processes import wait_until
+from tests.engines.queues import free_what_the_dead_held
 from tests.engines.registries import HandClock
 
 ENGINE = "hmac"
@@ -237,7 +238,7 @@ class Bench:
         """Return a message that is visible now, or becomes visible with the time that passes."""
         queue = queue or self.queue
         for _ in range(3):  # the second lets what a dead worker held be freed, the third its delay pass
-            queue.tend()
+            free_what_the_dead_held(queue)
             found = queue.receive(1, 30)
             if found:
                 return found[0]

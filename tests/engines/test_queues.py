@@ -13,7 +13,7 @@ from holdfast.engines.queues.protocol import EngineQueue, MissingQueueError, Rec
 from holdfast.engines.queues.storage import StorageQueue
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
-from tests.engines.queues import LateAnswers, embedded_queue, let_time_pass, storage_queue
+from tests.engines.queues import LateAnswers, embedded_queue, free_what_the_dead_held, let_time_pass, storage_queue
 
 BODY = json.dumps({"messageId": "m-1", "payload": {"text": "Grüße ☃", "n": [1, None]}})
 KINDS = [
@@ -36,7 +36,7 @@ def queue(request: pytest.FixtureRequest) -> Iterator[EngineQueue]:
 def received(queue: EngineQueue, visibility_seconds: float = 30.0) -> Received:
     def look() -> Received | None:
         let_time_pass(queue, 1.1)
-        queue.tend()
+        free_what_the_dead_held(queue)
         found = queue.receive(1, visibility_seconds)
         return found[0] if found else None
 

@@ -17,6 +17,7 @@ from holdfast.engines.queues.protocol import EngineQueue
 from holdfast.engines.worker import EngineWorker
 from tests.components.processes import wait_until
 from tests.engines.places import ENGINE, Bench, Place
+from tests.engines.queues import free_what_the_dead_held
 
 
 class Gate:
@@ -181,7 +182,7 @@ def test_a_message_stays_invisible_while_its_operation_runs(
             place.clock.advance(10.1)
             wait_until(lambda beat=beat: extensions.count >= beat, "a heartbeat")  # type: ignore[misc]
             place.ahead_seconds += 10.0
-            queue.tend()
+            free_what_the_dead_held(queue)
             assert queue.receive(1, 30) == []
         assert not context.lease_lost.is_set()
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic.alias_generators import to_camel
 
 from ..core.errors import Conflict, MessageError, NotFoundError
-from ..engines.by_hand import operation_of, send_by_hand
-from ..engines.definition import EngineDefinition
+from ..engines.by_hand import send_by_hand
+from ..engines.definition import EngineDefinition, operation_of
 from ..records.schema import ENGINE_LENGTH
 from .access import AtDesk, Operator, Reader, succeeded
 from .documented import refusals
@@ -173,7 +173,7 @@ def _operation(desk: Desk, engine: str, operation: str | None) -> EngineDefiniti
         ApiError: 404, there is no such engine or operation.
     """
     try:
-        return operation_of(desk.engines, engine, operation)
+        return operation_of(desk.engines.declared, engine, operation)
     except NotFoundError as error:
         target = f"{engine}/{operation}" if engine in desk.engines.declared else engine
         raise ApiError(404, str(error), target) from error

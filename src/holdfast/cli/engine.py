@@ -14,8 +14,8 @@ import typer
 from ..app import Holdfast
 from ..core.errors import DbError, MessageError, NotFoundError
 from ..core.types import JsonObject
-from ..engines.by_hand import operation_of, send_by_hand
-from ..engines.definition import EngineDefinition
+from ..engines.by_hand import send_by_hand
+from ..engines.definition import EngineDefinition, operation_of
 from ..engines.engines import MOST_EMBEDDED_BYTES
 from ..engines.queues.embedded import EmbeddedQueue
 from ..records.audit import present_user
@@ -118,7 +118,7 @@ def send(
     """Ask an engine for an operation: put a message into its queue."""
     hf = app_with_tables(app)
     with _wrong_input():
-        definition = operation_of(hf.engines, engine, operation)
+        definition = operation_of(hf.engines.declared, engine, operation)
         sent = send_by_hand(
             hf.engines,
             hf.database,

@@ -14,14 +14,14 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from ..core.clock import new_id
-from ..core.errors import Ambiguous, Conflict, DbError, NotFoundError
+from ..core.errors import Ambiguous, Conflict, DbError
 from ..records import audit
 from ..records.database import changing
 from ..records.exact import legible
 from ..records.schema import PUBLISHER
 from ..state.documents import ETag, Written
 from ..state.stores.sql import SqlDocumentStore
-from .definition import EngineDefinition
+from .definition import EngineDefinition, operation_of
 from .messages import EngineMessage
 from .queues.embedded import EmbeddedQueue
 from .queues.protocol import EngineQueue
@@ -61,21 +61,6 @@ class SendsMessages(Protocol):
         ...
 
 
-def operation_of(engines: SendsMessages, engine: str, operation: str | None) -> EngineDefinition:
-    """Return an operation of an engine; its first when none is named.
-
-    Raises:
-        NotFoundError: there is no such engine or operation; the message says which there are.
-    """
-    operations = engines.declared.get(engine)
-    if not operations:
-        raise NotFoundError(f"There is no engine '{engine:.80}'. Declared: {', '.join(engines.declared) or 'none'}.")
-    found = next(iter(operations.values())) if operation is None else operations.get(operation)
-    if found is None:
-        raise NotFoundError(f"Engine '{engine}' has no operation '{operation:.80}'. It has: {', '.join(operations)}.")
-    return found
-
-
 def send_by_hand(
     engines: SendsMessages,
     database: Engine,
@@ -100,7 +85,7 @@ def send_by_hand(
         Unavailable: the queue did not take it; nothing was sent.
         Ambiguous: the answer was lost; the message may have been sent.
     """
-    settings = operation_of(engines, engine, operation).settings
+    settings = operation_of(engines.declared, engine, operation).settings
     fields: dict[str, Any] = {
         "operation": settings.operation,
         "message_id": new_message_id() if message_id is None else message_id,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, NotFoundError
 from ..core.retry import RetryPolicy
 from ..core.schedule import Schedule
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH
-from .messages import EngineMessage
+from .messages import ENGINE_NAME, EngineMessage
 from .operations.protocol import Operation
 from .registry_shape import DEFAULT_LOCK_SECONDS, checked_duration
 
-_NAME = re.compile(r"[a-z0-9-]+")
 _QUEUE = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
 LEAST_ATTEMPTS = 2
+USUAL_RETRIES = RetryPolicy(max_delay_seconds=600.0)
 _MOST_AT_ONCE = 1000
 LONGEST_INVISIBLE_SECONDS = 7 * 86_400.0  # of a message in Azure Storage
 
@@ -38,7 +38,7 @@ class EngineSettings:
     singleton: bool = False
     max_retry_attempts: int = 5
     visibility_seconds: float = 30.0
-    retry_policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_delay_seconds=600.0))
+    retry_policy: RetryPolicy = USUAL_RETRIES
     conflict_seconds: float = 5.0
     locks_registry: bool = True
     lock_seconds: float = DEFAULT_LOCK_SECONDS
@@ -102,13 +102,30 @@ class EngineDefinition:
         )
 
 
+def operation_of(
+    declared: Mapping[str, Mapping[str, EngineDefinition]], engine: str, operation: str | None = None
+) -> EngineDefinition:
+    """Return an operation of an engine; its first when none is named.
+
+    Raises:
+        NotFoundError: there is no such engine or operation; the message says which there are.
+    """
+    operations = declared.get(engine)
+    if not operations:
+        raise NotFoundError(f"There is no engine '{engine!s:.80}'. Declared: {', '.join(declared) or 'none'}.")
+    found = next(iter(operations.values())) if operation is None else operations.get(operation)
+    if found is None:
+        raise NotFoundError(f"Engine '{engine}' has no operation '{operation!s:.80}'. It has: {', '.join(operations)}.")
+    return found
+
+
 def checked_engine(name: object) -> str:
     """Return the name of an engine when it can be one.
 
     Raises:
         ConfigurationError: it cannot be the partition of its dead letters.
     """
-    if isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= ENGINE_LENGTH:
+    if isinstance(name, str) and ENGINE_NAME.fullmatch(name) and len(name) <= ENGINE_LENGTH:
         return name
     raise ConfigurationError(
         f"The engine name {name!r:.80} cannot be used: it is the partition of its dead letters, so use 1 to "

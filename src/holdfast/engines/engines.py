@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import ConfigurationError, Conflict, DbError, LeaseConflictError, MessageError, NotFoundError
+from ..core.errors import ConfigurationError, Conflict, DbError, LeaseConflictError, MessageError
 from ..core.handler_forms import is_generator
 from ..core.retry import RetryPolicy
 from ..core.schedule import Schedule
@@ -23,7 +23,7 @@ from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, Letter
 from ..records.schema import PUBLISHER
 from ..state.lease_worker import LeasedWork
 from ..state.store import StateStore
-from .definition import LONGEST_INVISIBLE_SECONDS, EngineDefinition, EngineSettings
+from .definition import LONGEST_INVISIBLE_SECONDS, USUAL_RETRIES, EngineDefinition, EngineSettings, operation_of
 from .flow import EngineFlow, Outcome
 from .messages import Defaults, EngineMessage, parse
 from .operations.in_process import InProcess
@@ -44,7 +44,6 @@ from .timers import TimerRunner
 from .worker import EngineWork, EngineWorker, Upkeep
 
 MOST_EMBEDDED_BYTES = 1024 * 1024
-_USUAL_RETRIES = RetryPolicy(max_delay_seconds=600.0)
 _TEND_SECONDS = 2.0
 _DRAIN_SECONDS = 10.0
 _SWEEP_SECONDS = 60.0
@@ -114,7 +113,7 @@ class Engines:
         schedule: str | None = None,
         timezone: str = "UTC",
         visibility_seconds: float = 30.0,
-        retry_policy: RetryPolicy = _USUAL_RETRIES,
+        retry_policy: RetryPolicy = USUAL_RETRIES,
         conflict_seconds: float = 5.0,
         locks_registry: bool = True,
         lock_seconds: float = DEFAULT_LOCK_SECONDS,
@@ -257,11 +256,7 @@ class Engines:
             MessageError: the message cannot be sent as it is.
             Conflict: a message with that id waits already (where the queue can tell); nothing was sent.
         """
-        first = self._first(engine)
-        wanted = first.settings.operation if operation is None else operation
-        if wanted not in self._declared[engine]:
-            known = ", ".join(self._declared[engine])
-            raise NotFoundError(f"Engine '{engine}' has no operation {wanted!r:.80}. It has: {known}.")
+        wanted = operation_of(self._declared, engine, operation).settings.operation
         _check_delay(delay_seconds)
         if reserved := [name for name in others or {} if name.startswith(OURS)]:
             raise MessageError(f"The message's field {reserved[0]!r:.80} starts with '{OURS}', as only ours do.")
@@ -310,11 +305,7 @@ class Engines:
         return self._places.queues.queue(settings.queue, settings.visibility_seconds)
 
     def _first(self, engine: str) -> EngineDefinition:
-        operations = self._declared.get(engine)
-        if not operations:
-            known = ", ".join(self._declared) or "none"
-            raise NotFoundError(f"There is no engine '{engine!s:.80}'. Declared: {known}.")
-        return next(iter(operations.values()))
+        return operation_of(self._declared, engine)
 
     # Running
 

@@ -18,7 +18,7 @@ from ..records.exact import is_plain
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH, PUBLISHER
 
 _DERIVED = uuid.UUID("6b3f3c1e-6f0e-5c0e-9a53-3a1d6f0c7d11")  # correlation ids made from message ids
-_ENGINE = re.compile(r"[a-z0-9-]+")
+ENGINE_NAME = re.compile(r"[a-z0-9-]+")
 _KNOWN = (
     "messageId",
     "correlationId",
@@ -80,7 +80,7 @@ def parse(body: str, defaults: Defaults) -> EngineMessage:
     """
     found = _object_in(body)
     engine = _text(found, "engine", defaults.engine, ENGINE_LENGTH)
-    if not _ENGINE.fullmatch(engine):
+    if not ENGINE_NAME.fullmatch(engine):
         raise MessageError(f"The message's engine {engine!r:.80} may hold a-z, 0-9 and '-' only.")
     message_id = _text(found, "messageId", defaults.message_id, ID_LENGTH)
     operation = _text(found, "operation", defaults.operation, ID_LENGTH)

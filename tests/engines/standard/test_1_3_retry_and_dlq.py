@@ -13,6 +13,7 @@ from holdfast.engines.flow import Outcome
 from holdfast.jobs.listing import jobs_table
 from holdfast.records.dead_letters import LetterStatus
 from tests.engines.places import ENGINE, Bench, Place
+from tests.engines.queues import free_what_the_dead_held
 
 
 def test_1_3_1_a_message_is_read_from_the_engines_own_queue(bench: Bench) -> None:
@@ -110,7 +111,7 @@ def test_1_3_4_a_message_that_failed_waits_for_its_backoff(place: Place) -> None
     bench.send()
     assert bench.deliver() is Outcome.RETRIED
     queue = bench.queue
-    queue.tend()
+    free_what_the_dead_held(queue)
     assert queue.receive(1, 30) == []
     assert bench.deliver() is Outcome.RETRIED, "after its time"
 

@@ -28,5 +28,5 @@ class DatabaseQueues:
         """Nothing to do: the tables are checked by whoever starts."""
 
     def tend(self) -> None:
-        """Free what dead workers held, in every queue at once."""
+        """Free what dead workers held, in every queue at once; each is counted as a failure."""
         self._store().reap()

@@ -127,10 +127,6 @@ class EmbeddedQueue:
         """Let a message come again, uncounted."""
         return bool(self._store.put_back(self._worker, [PutBack(_claim(message), delay_seconds, storable(reason))]))
 
-    def tend(self) -> None:
-        """Free what dead workers held, each counted as a failure."""
-        self._store.reap()
-
     def _is_ours(self, message: Received) -> ColumnElement[bool]:
         claim = _claim(message)
         return and_(_columns.id == claim.id, _columns.attempt == claim.attempt, _columns.locked_by == self._worker)

@@ -59,9 +59,6 @@ class HostedQueue:
         self._queue.send(put_back_copy(message), message_id=message.id, delay_seconds=delay_seconds)
         return True
 
-    def tend(self) -> None:
-        """Nothing to do."""
-
 
 def hosted_message(message: Any, now: datetime) -> Received:
     """Return what a queue-triggered function was called with (an ``azure.functions.QueueMessage``)."""

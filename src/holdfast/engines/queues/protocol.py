@@ -77,10 +77,6 @@ class EngineQueue(Protocol):
         """Let a message come again after a while with its count as it was; return whether it was still ours."""
         ...
 
-    def tend(self) -> None:
-        """Do what a consumer must do now and then: free what dead consumers held."""
-        ...
-
 
 @runtime_checkable
 class LimitedQueue(Protocol):

@@ -149,9 +149,6 @@ class StorageQueue:
         self.send(copy, message_id=message.id, delay_seconds=delay_seconds)
         return self.delete(message)
 
-    def tend(self) -> None:
-        """Nothing: the service frees what dead workers held."""
-
     def _encoded(self, body: str, message_id: str) -> str:
         content = base64.b64encode(body.encode()).decode() if self._is_base64 else body
         if len(content.encode()) > MOST_BYTES:
