@@ -46,6 +46,7 @@ from .records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from .state.documents import DocumentStore
 from .state.heartbeat import checked_interval
 from .state.lease_worker import LeasedWork, LeaseWorker
+from .state.reset import resume
 from .state.schema import MIGRATIONS as STATE_MIGRATIONS
 from .state.store import SourceChange, StateStore
 from .state.stores.sql import SqlDocumentStore
@@ -408,6 +409,10 @@ class Holdfast:
             stop=self._stop,
             **registered.settings,
         )
+
+    def resume_trigger(self, name: str) -> bool:
+        """Let a trigger that was stopped deliver again from its checkpoint; return whether it was stopped."""
+        return resume(self.state, name) is not None
 
     @property
     def putting_back(self) -> PuttingBack:

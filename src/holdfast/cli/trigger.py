@@ -64,7 +64,8 @@ def _row(item: JsonObject) -> tuple[str, ...]:
     if item["error"]:
         return (name, "unreadable", "", "", "")
     token = "" if item["fencing_token"] is None else str(item["fencing_token"])
-    return (name, shown_lease(item["lease"]), token, shown_cursor(item["cursor"]), shown_time(item["updated_at"]))
+    lease = "stopped" if item["stopped"] else shown_lease(item["lease"])
+    return (name, lease, token, shown_cursor(item["cursor"]), shown_time(item["updated_at"]))
 
 
 @trigger_app.command("show")
@@ -117,6 +118,7 @@ def _print_details(details: JsonObject) -> None:
         ("trigger", details["name"]),
         ("declared", "yes" if details["declared"] else "no: only its state is left"),
         ("lease", shown_lease(details["lease"])),
+        *([("stopped", details["stopped"])] if details["stopped"] else []),
         ("fencing token", "none yet" if details["fencing_token"] is None else str(details["fencing_token"])),
         ("checkpoint", shown_cursor(details["cursor"])),
         ("last commit", shown_time(details["updated_at"])),

@@ -18,6 +18,7 @@
     │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
     │   │   └── UnfinishedRetry       a dead letter's retry was begun; the next one, or a worker, finishes it
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
+    │   │   └── StoppedError          it was stopped, and does not run until someone resumes it
     │   ├── FingerprintMismatchError  the state belongs to another source definition
     │   └── UnreadableStateError      the document is corrupt or from a newer version
     ├── JobError                      a job could not be added, changed or run
@@ -34,6 +35,7 @@
         │   └── MissingGrantError     the database role may not see what a sound read needs
         ├── FetchError                rows could not be read; a retry can help
         ├── HandlerError              the user's handler failed
+        │   ├── TransactionEndedError the handler ended context.transaction; effects may be kept, so it is not repeated
         │   └── OperationFailed       an orchestration failed, or took too long (in engines.operations)
         ├── CommitError               the checkpoint could not be recorded; the batch will be delivered again
         ├── LostLeaseError            the lease is no longer ours; nothing was committed
@@ -122,6 +124,10 @@ class LeaseConflictError(StateStoreError):
     """Someone else holds a live lease. Try again after it ends."""
 
 
+class StoppedError(LeaseConflictError):
+    """It was stopped or retired: there is nothing to do until someone changes that."""
+
+
 class FingerprintMismatchError(StateStoreError):
     """The stored checkpoint belongs to another source definition."""
 
@@ -180,6 +186,10 @@ class FetchError(PollerError):
 
 class HandlerError(PollerError):
     """The user's handler failed; the batch was not committed and will be delivered again."""
+
+
+class TransactionEndedError(HandlerError):
+    """The handler ended ``context.transaction`` itself, so a part of its effects may be kept. It is not repeated."""
 
 
 class CommitError(PollerError):

@@ -73,6 +73,15 @@ class WorkerTelemetry:
             job.operation,
         )
 
+    def locked_for_long(self, running: Running, seconds: float) -> None:
+        """Tell of a transaction that kept everybody else from writing."""
+        _log.warning(
+            "Job %d held SQLite's write lock for %.1f s, a third of its lease or more: no other job could report or "
+            "beat meanwhile. Open context.transaction later, or do less in it.",
+            running.job.id,
+            seconds,
+        )
+
     def unavailable(self, doing: str, error: BaseException) -> None:
         """Tell that the database did not answer; it is tried again."""
         _log.warning("%s did not work and is tried again: %s", doing, error)

@@ -19,10 +19,10 @@ from sqlalchemy.engine import Connection, Engine
 from ..core.clock import Clock
 from ..core.errors import LeaseConflictError, LostLeaseError
 from ..records.database import changing
+from ..runtime.idle_time import limit_idle_time
 from ..state.heartbeat import Heartbeat
 from ..state.lease import HeldLease
 from ..state.store import StateStore
-from .idle import limit_idle_time
 from .statements import named
 from .step import Step
 
