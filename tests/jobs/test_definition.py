@@ -133,7 +133,7 @@ class TestEnqueueing:
 
     def test_the_key_is_what_limits_count_by(self, queue: Queue) -> None:
         job_of(queue).options(key="tenant-1").enqueue_many([{"order_id": 1}, {"order_id": 2}])
-        found = queue.store.claim_limited(ANNE, "email", 10)
+        found = queue.claim_limited(10)
         assert [job.limit_key for job in found] == ["tenant-1", "tenant-1"]
 
     def test_a_delay_is_counted_by_the_databases_clock(self, queue: Queue) -> None:
