@@ -20,7 +20,7 @@ from holdfast.jobs.correlation import current_correlation_id
 from holdfast.jobs.definition import BoundJob, JobDefinition, JobSettings, limits_of
 from holdfast.jobs.model import ClaimedJob, TopicLimits
 from holdfast.jobs.stores.base import SqlJobStore
-from tests.jobs.queues import ANNE, Queue
+from tests.jobs.queues import Queue
 
 
 def send_receipt(context: object, order_id: int, when: date | None = None) -> str:

@@ -120,9 +120,7 @@ class JobWorker:
         self._promote_at = 0.0
 
     def _listening(self) -> WakeUps | None:
-        return self._store.wake_ups(
-            self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled
-        )
+        return self._store.wake_ups(self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled)
 
     def run(self) -> bool:
         """Work until ``stop`` is set, then let running handlers finish; return whether they all did in time."""

@@ -101,9 +101,7 @@ class RemoteJobStore:
             self.put_back(worker, [PutBack(job.claim, _UNKNOWN_SECONDS, reason) for job in unknown])
         return [job for job in jobs if job not in unknown]
 
-    def claim_limited(
-        self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[ClaimedJob]:
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Return nothing: the server keeps the limits."""
         return []
 

@@ -224,9 +224,7 @@ class SqlJobStore(abc.ABC):
                 found.append(rows[0][0])
         return found
 
-    def claim_limited(
-        self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[ClaimedJob]:
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Claim from a limited topic, one worker at a time, so that its limits are exact [LIMIT-1]."""
         with self._writing(None) as connection:
             found = self._run(connection, "lock_topic", topic=topic)

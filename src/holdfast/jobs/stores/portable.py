@@ -193,9 +193,7 @@ class PortableJobStore(SqlJobStore):
     def _keys_of(self, connection: Connection, topic: str, operation: str, after: str) -> list[str]:
         """Return the next keys, in order, that have ready jobs of one operation."""
         most = self.most_keys_per_claim
-        rows = self._run(
-            connection, "ready_keys", topic=topic, operation=operation, after_key=after, most_keys=most
-        )
+        rows = self._run(connection, "ready_keys", topic=topic, operation=operation, after_key=after, most_keys=most)
         return [row[0] for row in rows]
 
     # Looking

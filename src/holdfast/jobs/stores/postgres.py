@@ -117,9 +117,7 @@ class PostgresJobStore(SqlJobStore):
         name = "claim" if len(pairs) == len(wanted) else "claim_merged"
         return self._claimed(self._change(name, batch, worker=worker, capacity=capacity))
 
-    def _note_ends(
-        self, claimed: Sequence[ClaimedJob], before: Mapping[tuple[str, str], _End], now: float
-    ) -> None:
+    def _note_ends(self, claimed: Sequence[ClaimedJob], before: Mapping[tuple[str, str], _End], now: float) -> None:
         """Remember the last job of each operation: nothing that comes before it is left."""
         last = {(job.topic, job.operation): job for job in claimed}  # they are in order
         for pair, job in last.items():

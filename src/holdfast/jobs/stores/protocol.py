@@ -54,9 +54,7 @@ class WorkerStore(Protocol):
         """Claim jobs of the operations."""
         ...
 
-    def claim_limited(
-        self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[ClaimedJob]:
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Claim from a limited topic."""
         ...
 
