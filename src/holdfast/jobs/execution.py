@@ -41,6 +41,7 @@ from .texts import storable
 
 _log = logging.getLogger("holdfast.jobs")
 _MOST_RESULT_BYTES = 1024 * 1024
+_LEAST_SNOOZE_SECONDS = 0.001  # what is put back for no time at all keeps its place, in front of others
 
 
 class _UnreadableError(PayloadError):
@@ -254,7 +255,7 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
         case TransactionEndedError():
             return Failure(claim, duration_ms, str(error), is_final=True)
         case Snooze():
-            return PutBack(claim, error.in_seconds, str(error))
+            return PutBack(claim, max(_LEAST_SNOOZE_SECONDS, error.in_seconds), str(error))
         case Discard():
             return Failure(claim, duration_ms, str(error) or "discarded", is_final=True)
         case _UnreadableError():

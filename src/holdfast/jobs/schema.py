@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 
 from ..core.migrations import Migration
+from ..core.named_sql import family
 from .statements import schema_statements
 
 
 def _create_job_tables(connection: Connection) -> None:
-    dialect = "mysql" if connection.dialect.name == "mariadb" else connection.dialect.name
-    for sql in schema_statements(dialect):
+    _execute(connection, "schema")
+
+
+def _order_by_readiness(connection: Connection) -> None:
+    """Add the column that jobs are ordered by, unless a process died behind that, then what may be repeated."""
+    is_there = any(column["name"] == "ready_at" for column in inspect(connection).get_columns("holdfast_jobs"))
+    if not is_there:
+        _execute(connection, "add_ready_at")
+    _execute(connection, "order_of_readiness")
+
+
+def _execute(connection: Connection, name: str) -> None:
+    for sql in schema_statements(family(connection.dialect.name), name):
         connection.exec_driver_sql(sql)
 
 
-MIGRATIONS = (Migration(3, "jobs", _create_job_tables),)
+MIGRATIONS = (
+    Migration(3, "jobs", _create_job_tables),
+    Migration(7, "jobs: order of readiness", _order_by_readiness),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
+from ..core.errors import Ambiguous, Unavailable
 from ..core.telemetry import MetricsCollector, NoOpCollector
 from .model import Claim, ClaimedJob, JobStatus, WorkerId
 from .running import Running
@@ -64,15 +65,6 @@ class WorkerTelemetry:
         """Tell of a lease that is gone while its handler runs."""
         _log.warning("Job %d, attempt %d, was lost: another worker may run it", *running.claim)
 
-    def unknown(self, job: ClaimedJob) -> None:
-        """Tell of a job that no handler here is for."""
-        _log.error(
-            "Job %d of topic '%s' asks for the handler '%s', which this worker does not have. It was put back.",
-            job.id,
-            job.topic,
-            job.operation,
-        )
-
     def locked_for_long(self, running: Running, seconds: float) -> None:
         """Tell of a transaction that kept everybody else from writing."""
         _log.warning(
@@ -85,6 +77,17 @@ class WorkerTelemetry:
     def unavailable(self, doing: str, error: BaseException) -> None:
         """Tell that the database did not answer; it is tried again."""
         _log.warning("%s did not work and is tried again: %s", doing, error)
+
+    def failing(self, doing: str, error: Exception) -> None:
+        """Tell that something begins to fail; it is tried again, and not spoken of until it works."""
+        if isinstance(error, (Unavailable, Ambiguous)):
+            self.unavailable(doing, error)
+        else:
+            self.broke(doing)
+
+    def recovered(self, doing: str) -> None:
+        """Tell that something works that has failed."""
+        _log.warning("%s works again", doing)
 
     def broke(self, doing: str) -> None:
         """Tell of an error that should not happen; it is tried again."""

@@ -18,14 +18,24 @@ class WorkerMessage(_message.Message):
     def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("worker", "topics", "credit")
+    __slots__ = ("worker", "topics", "credit", "operations")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     credit: int
-    def __init__(self, worker: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., credit: _Optional[int] = ...) -> None: ...
+    operations: _containers.RepeatedCompositeFieldContainer[Operations]
+    def __init__(self, worker: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., credit: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[Operations, _Mapping]]] = ...) -> None: ...
+
+class Operations(_message.Message):
+    __slots__ = ("topic", "names")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("credit",)

@@ -16,7 +16,7 @@ import grpc
 
 from ...core.clock import Clock
 from ...core.retry import RetryPolicy
-from ..model import Claim, ClaimedJob, WorkerId
+from ..model import Claim, ClaimedJob, Wanted, WorkerId
 from . import holdfast_jobs_pb2 as wire
 from .assignments import RemoteJob, job_of
 from .connection import RemoteConnection, error_of
@@ -41,7 +41,7 @@ class Receiving:
         self,
         connection: RemoteConnection,
         worker: WorkerId,
-        topics: frozenset[str],
+        wanted: Wanted,
         clock: Clock,
         stop: threading.Event,
         *,
@@ -50,7 +50,8 @@ class Receiving:
         give_back: Callable[[list[RemoteJob]], None],
     ) -> None:
         self._connection = connection
-        self._start = wire.Start(worker=worker, topics=sorted(topics))
+        operations = [wire.Operations(topic=topic, names=names) for topic, names in wanted.items()]
+        self._start = wire.Start(worker=worker, topics=wanted, operations=operations)
         self._clock = clock
         self._stop = stop
         self._on_jobs = on_jobs

@@ -11,7 +11,19 @@ from sqlalchemy.engine import Connection
 
 from ...core.clock import Clock
 from ...core.errors import Ambiguous, ConfigurationError, DbError, PayloadError
-from ..model import Attempt, Claim, ClaimedJob, Failure, JobId, JobStatus, PutBack, Stopped, Success, WorkerId
+from ..model import (
+    Attempt,
+    Claim,
+    ClaimedJob,
+    Failure,
+    JobId,
+    JobStatus,
+    PutBack,
+    Stopped,
+    Success,
+    Wanted,
+    WorkerId,
+)
 from ..payload import MAX_PAYLOAD_BYTES
 from ..reporter import Report
 from . import holdfast_jobs_pb2 as wire
@@ -21,6 +33,7 @@ from .receiving import Receiving
 from .reports import message_of
 
 _MOST_REPORTS = 1000
+_UNKNOWN_SECONDS = 30.0
 _MOST_BEATS = 5000
 _MOST_BYTES = MAX_PAYLOAD_BYTES  # of one message; a single report may need twice that
 _log = logging.getLogger("holdfast.jobs")
@@ -47,13 +60,13 @@ class RemoteJobStore:
         self._receiving: Receiving | None = None
 
     def wake_ups(
-        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+        self, wanted: Wanted, clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
     ) -> Receiving:
         """Return the stream: jobs come through it, and the news that some were cancelled."""
         self._receiving = Receiving(
             self._connection,
             self._worker,
-            topics,
+            wanted,
             clock,
             self._stop,
             on_jobs=on_jobs,
@@ -75,14 +88,28 @@ class RemoteJobStore:
 
     # Claiming: the server claims, and this takes what it sent
 
-    def claim(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        """Return the jobs that were sent, and ask for more."""
-        assert self._receiving is not None
-        return self._receiving.take(capacity)
+    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+        """Return the jobs that were sent, and ask for more.
 
-    def claim_limited(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+        A server of a release before sends any operation of a topic; what the worker cannot run is put back.
+        """
+        assert self._receiving is not None
+        jobs = self._receiving.take(capacity)
+        unknown = [job for job in jobs if job.operation not in wanted.get(job.topic, ())]
+        if unknown:
+            reason = f"worker {worker} has no handler for it, and its server does not ask which it has"
+            self.put_back(worker, [PutBack(job.claim, _UNKNOWN_SECONDS, reason) for job in unknown])
+        return [job for job in jobs if job not in unknown]
+
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Return nothing: the server keeps the limits."""
         return []
+
+    def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
+        """Do nothing: the stream told the server, which announces it."""
+
+    def withdraw(self, worker: WorkerId) -> None:
+        """Do nothing: the server does when the stream ends."""
 
     def limited_topics(self) -> list[str]:
         """Return nothing: the server keeps the limits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar
 
@@ -18,9 +18,10 @@ from ...core.errors import (
     PayloadError,
     Unavailable,
 )
+from ..announcement import Operations
 from ..model import ClaimedJob, WorkerId
 from . import holdfast_jobs_pb2 as wire
-from .claiming import Claiming
+from .claiming import StreamClaims
 from .desk import Desk
 from .security import Tokens
 from .streams import JobStream, StreamEnded, Streams, take_grants
@@ -69,7 +70,7 @@ class JobsService:
     def __init__(
         self,
         desk: Desk,
-        claiming: Claiming,
+        claiming: StreamClaims,
         streams: Streams,
         *,
         reports: Executor,
@@ -139,10 +140,10 @@ class JobsService:
             serving.cancel()
             await asyncio.gather(taking, serving, return_exceptions=True)
 
-    async def _claim(self, owner: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+    async def _claim(self, owner: WorkerId, operations: Operations, capacity: int) -> list[ClaimedJob]:
         """Claim on a thread. When the stream breaks meanwhile, what is claimed comes back as its lease runs out."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._claims, self._claiming.claim, owner, list(topics), capacity)
+        return await loop.run_in_executor(self._claims, self._claiming.claim, owner, operations, capacity)
 
 
 async def _first_failure(taking: asyncio.Future[None], serving: asyncio.Future[None]) -> None:

@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from ...core.errors import Ambiguous, ConfigurationError, Unavailable
 from ...core.retry import RetryPolicy
+from ..announcement import Operations
 from ..model import ClaimedJob, WorkerId
-from ..settings import own_topic
+from ..settings import checked_topic, own_topic
 from . import holdfast_jobs_pb2 as wire
 from .assignments import assignment_of
 from .desk import owner_of
 
 MOST_CREDIT = 100_000
 _MOST_TOPICS = 1000
+_MOST_OPERATIONS = 10_000
 _MOST_PER_CLAIM = 100
 _LEAST_POLL_SECONDS = 0.02
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
 _BEAT_NOW = wire.ServerMessage(beat_now=wire.BeatNow())
 _log = logging.getLogger("holdfast.jobs")
 
-Claim = Callable[[WorkerId, Sequence[str], int], Awaitable[list[ClaimedJob]]]
+Claim = Callable[[WorkerId, Operations, int], Awaitable[list[ClaimedJob]]]
 Write = Callable[[wire.ServerMessage], Awaitable[None]]
 
 
@@ -57,7 +59,7 @@ class JobStream:
             raise ConfigurationError(
                 f"Worker '{start.worker}' asks for {len(start.topics)} topics. Name 1 to {_MOST_TOPICS:,}."
             )
-        self.topics = [own_topic(topic) for topic in dict.fromkeys(start.topics)]
+        self.operations = _operations(start)
         self._poll_seconds = poll_seconds
         self._is_told = is_told
         self._wake = asyncio.Event()
@@ -129,10 +131,7 @@ class JobStream:
             await write(_BEAT_NOW)
         if not self.credit:
             return 0
-        self.topics.append(
-            self.topics.pop(0)
-        )  # another one first each time, so that a busy one does not starve the rest
-        jobs = await claim(self.owner, self.topics, min(self.credit, _MOST_PER_CLAIM))
+        jobs = await claim(self.owner, self.operations, min(self.credit, _MOST_PER_CLAIM))
         for job in jobs:
             self.credit -= 1
             await write(wire.ServerMessage(assignment=assignment_of(job)))
@@ -151,6 +150,26 @@ class JobStream:
             await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
             return
+
+
+def _operations(start: wire.Start) -> dict[str, list[str] | None]:
+    """Return what a worker can run, by topic; None where it has not said, as older ones do not.
+
+    Raises:
+        ConfigurationError: a name cannot be, or operations are told of a topic that is not asked for.
+    """
+    found: dict[str, list[str] | None] = {own_topic(topic): None for topic in start.topics}
+    if sum(len(told.names) for told in start.operations) > _MOST_OPERATIONS:
+        raise ConfigurationError(f"Worker '{start.worker}' tells of more than {_MOST_OPERATIONS:,} operations.")
+    for told in start.operations:
+        if told.topic not in found or not told.names:
+            raise ConfigurationError(
+                f"Worker '{start.worker}' tells operations of '{told.topic}'. Name at least one operation, of one of "
+                "the topics of Start."
+            )
+        names = {*(found[told.topic] or ()), *(checked_topic("Operation", name) for name in told.names)}
+        found[told.topic] = sorted(names)
+    return found
 
 
 async def take_grants(stream: JobStream, messages: AsyncIterator[wire.WorkerMessage]) -> None:
@@ -197,8 +216,17 @@ class Streams:
     def look(self, topic: str | None = None) -> None:
         """Let streams look for jobs: those of a topic, or all."""
         for stream in self._streams.values():
-            if topic is None or topic in stream.topics:
+            if topic is None or topic in stream.operations:
                 stream.look()
+
+    def operations(self) -> dict[str, list[str] | None]:
+        """Return what the workers of all streams can run, by topic; None for any operation. Safe from any thread."""
+        found: dict[str, list[str] | None] = {}
+        for stream in list(self._streams.values()):
+            for topic, told in stream.operations.items():
+                known = found.get(topic, [])
+                found[topic] = None if told is None or known is None else sorted({*known, *told})
+        return found
 
     def beat_now(self) -> None:
         """Tell every worker that running jobs were cancelled."""
