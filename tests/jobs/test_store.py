@@ -97,13 +97,13 @@ class TestClaiming:
         added = queue.add(run_at=datetime.now(UTC) + timedelta(hours=1))
         assert queue.store.promote() == 0
         assert queue.claim() == []
-        due_in = queue.store.next_due_seconds()
+        due_in = queue.store.next_due().seconds
         assert due_in is not None
         assert 3500 < due_in <= 3600
         queue.step(3601)
         assert queue.store.promote() == 1
         assert queue.claim_one().id == added.id
-        assert queue.store.next_due_seconds() is None
+        assert queue.store.next_due().seconds is None
 
     def test_a_time_without_zone_is_refused(self, queue: Queue) -> None:
         with pytest.raises(JobError, match="no time zone"):
@@ -227,7 +227,7 @@ class TestReports:
         for number in (1, 2):
             job = queue.claim_one()
             assert queue.store.fail(ANNE, [failed(job, f"boom {number}")]) == {job.claim: JobStatus.SCHEDULED}
-            delay = queue.store.next_due_seconds()
+            delay = queue.store.next_due().seconds
             assert delay is not None
             delays.append(delay)
             queue.step(delay + 1)
@@ -249,7 +249,7 @@ class TestReports:
     def test_a_pause_of_the_handlers_own_choice(self, queue: Queue) -> None:
         queue.add()
         queue.store.fail(ANNE, [failed(queue.claim_one(), retry_seconds=500)])
-        due_in = queue.store.next_due_seconds()
+        due_in = queue.store.next_due().seconds
         assert due_in is not None
         assert 490 < due_in < 500.001  # SQLite's times have no more digits
 
@@ -261,7 +261,7 @@ class TestReports:
             assert queue.store.fail(ANNE, [failed(job, retry_seconds=math.inf)]) == {job.claim: JobStatus.SCHEDULED}
         else:
             assert queue.store.put_back(ANNE, [PutBack(job.claim, math.inf)]) == {job.claim}
-        due_in = queue.store.next_due_seconds()
+        due_in = queue.store.next_due().seconds
         assert due_in is not None
         assert 99 < due_in / 86_400 / 365 < 101
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from ...core.clock import Clock
 from ...core.errors import Ambiguous, ConfigurationError, DbError, PayloadError
-from ..model import Attempt, Claim, ClaimedJob, Failure, JobId, JobStatus, PutBack, Stopped, Success, WorkerId
+from ..model import Attempt, Claim, ClaimedJob, Due, Failure, JobId, JobStatus, PutBack, Stopped, Success, WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
 from ..reporter import Report
 from . import holdfast_jobs_pb2 as wire
@@ -92,9 +92,9 @@ class RemoteJobStore:
         """Do nothing: the server does."""
         return 0
 
-    def next_due_seconds(self) -> float | None:
+    def next_due(self) -> Due:
         """Return nothing: the server looks for what is due."""
-        return None
+        return Due()
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
         """Do nothing: the server does."""

@@ -132,7 +132,7 @@ class Watch:
         """Let what is due be claimed; return how long until something else may be."""
         if self._store.promote():
             self._on_topic(None)
-        due_in = self._store.next_due_seconds()
+        due_in = self._store.next_due().seconds
         if due_in is None:
             return self._poll_seconds
         return min(self._poll_seconds, max(_LEAST_PAUSE_SECONDS, due_in))
