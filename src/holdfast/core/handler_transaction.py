@@ -140,6 +140,16 @@ class HandlerTransaction:
             finally:
                 self._in_use.release()
 
+    def cut(self) -> None:
+        """End the transaction under a handler that does not end: its statements fail from now on, and nothing commits.
+
+        Called from another thread; the connection is thrown away when the handler lets go of it.
+        """
+        self._has_ended = self._is_broken = True
+        if self._connection is not None:
+            _cut(self._connection)
+            _undo_on_sqlite(self._connection)
+
     def _require_open(self) -> None:
         if self._has_ended:
             raise HandlerError(
@@ -229,6 +239,15 @@ def _cut(connection: Connection) -> None:
             line.shutdown(socket.SHUT_RDWR)
     except Exception:
         _log.debug("A statement could not be broken off; its thread ends when it does", exc_info=True)
+
+
+def _undo_on_sqlite(connection: Connection) -> None:
+    """Free SQLite's write lock from another thread, and refuse what the handler would write on the connection later."""
+    driver: Any = connection.connection.driver_connection
+    if isinstance(driver, sqlite3.Connection):
+        with suppress(sqlite3.Error):
+            driver.rollback()
+            driver.execute("PRAGMA query_only = ON")
 
 
 class AsyncTransaction:

@@ -68,6 +68,11 @@ class Receiving:
         """Open the stream."""
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the stream is still kept open, or opened again."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Close the stream; jobs that arrived meanwhile are put back."""
         self._stop.set()

@@ -11,7 +11,20 @@ from sqlalchemy.engine import Connection
 
 from ...core.clock import Clock
 from ...core.errors import Ambiguous, ConfigurationError, DbError, PayloadError
-from ..model import Attempt, Claim, ClaimedJob, Due, Failure, JobId, JobStatus, PutBack, Stopped, Success, WorkerId
+from ..model import (
+    Attempt,
+    Claim,
+    ClaimedJob,
+    Due,
+    Failure,
+    JobId,
+    JobStatus,
+    PutBack,
+    Stopped,
+    Success,
+    Suspect,
+    WorkerId,
+)
 from ..payload import MAX_PAYLOAD_BYTES
 from ..reporter import Report
 from . import holdfast_jobs_pb2 as wire
@@ -95,6 +108,18 @@ class RemoteJobStore:
     def next_due(self) -> Due:
         """Return nothing: the server looks for what is due."""
         return Due()
+
+    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
+        """Return nothing."""
+        return None
+
+    def begin(self, worker: WorkerId, claim: Claim) -> bool:
+        """Return True."""
+        return True
+
+    def clear(self, worker: WorkerId, claim: Claim) -> bool:
+        """Return True."""
+        return True
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
         """Do nothing: the server does."""

@@ -22,6 +22,11 @@ class WakeUps(Protocol):
         """End."""
         ...
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether news can still come."""
+        ...
+
 
 class WorkerStore(Protocol):
     """The queue as a worker sees it. ``SqlJobStore`` documents what each method promises."""
