@@ -214,8 +214,11 @@ class LoopRunner:
             while not self._is_stopping:
                 self._turn_on(self._loop)
             self._cancel_all()
+        except Exception:
+            _log.exception("The event loop of jobs died")
         finally:
-            self._loop.close()
+            with suppress(Exception):  # what is broken may not even close
+                self._loop.close()
 
     def _turn_on(self, loop: asyncio.AbstractEventLoop) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The application of the search for the job that kills its worker: ``python -m tests.jobs.faults.killers`` is one worker.
+"""Jobs that harm their worker, for tests with real processes: ``python -m tests.jobs.faults.killers`` is one worker.
 
 The environment names the database, the most attempts of its jobs, a limit of the topic, and a bug to plant.
 """
@@ -24,7 +24,12 @@ TOPIC = "killers"
 LEASE_SECONDS = 1.0
 CHARGE_EVERYBODY = "charge everybody"
 SETTINGS = WorkerSettings(
-    concurrency=4, beat_seconds=0.3, watchdog_seconds=0.3, poll_seconds=0.2, drain_seconds=2, ahead=200
+    concurrency=int(os.environ.get("CONCURRENCY", "4")),
+    beat_seconds=0.3,
+    watchdog_seconds=0.3,
+    poll_seconds=0.2,
+    drain_seconds=2,
+    ahead=200,
 )
 _for_ever = threading.Event()
 
@@ -33,9 +38,9 @@ def declare(hf: Holdfast, max_attempts: int | None, **limits: Any) -> dict[str, 
     """Declare the jobs; return them by name."""
     settings = {"max_attempts": max_attempts, "retry_base_seconds": 0.01, "retry_max_seconds": 0.02}
     job = hf.job(TOPIC, lease_seconds=LEASE_SECONDS, **settings, **limits)  # type: ignore[arg-type] # each by its name
-    declared = [job(quick), job(kill), job(wait)]
-    other = hf.job("loops", lease_seconds=LEASE_SECONDS, **settings)  # type: ignore[arg-type] # the same
-    declared += [other(turn), other(block), other(leave_from_task)]
+    declared = [job(quick), job(kill)]
+    other = hf.job("others", lease_seconds=LEASE_SECONDS, **settings)  # type: ignore[arg-type] # the same
+    declared += [other(wait), other(turn), other(block), other(leave_from_task)]
     return {definition.operation: definition for definition in declared}
 
 

@@ -18,9 +18,10 @@ from holdfast import Holdfast
 from holdfast.core.engine import EngineProvider
 from tests.components.processes import PythonWorker, wait_until
 from tests.jobs.faults.killers import CHARGE_EVERYBODY, TOPIC, declare
+from tests.jobs.queues import ANNE
 
 DATABASES = ("postgres_url", "mariadb_url", "sqlite_url")
-ACTIVE = "SELECT count(*) AS n FROM holdfast_jobs WHERE status IN ('ready', 'scheduled', 'suspect', 'running')"
+ACTIVE = "status IN ('ready', 'scheduled', 'suspect', 'running')"
 
 
 @dataclass
@@ -57,30 +58,37 @@ class Scene:
         with self.hf.database.connect() as connection:
             return [dict(row) for row in connection.execute(text(sql), values).mappings()]
 
+    def count(self, table: str, condition: str) -> int:
+        return int(self.rows(f"SELECT count(*) AS n FROM {table} WHERE {condition}")[0]["n"])
+
     def until_buried(self) -> None:
         """Wait until the killer is in the dead letters, replacing who dies meanwhile."""
 
         def is_buried() -> bool:
             self.replace_the_dead()
-            return bool(self.rows("SELECT 1 FROM holdfast_jobs WHERE operation = 'kill' AND status = 'dead'"))
+            return self.count("holdfast_jobs", "operation = 'kill' AND status = 'dead'") > 0
 
         wait_until(is_buried, "the killer to be buried", 180)
 
     def until_empty(self, left: int = 0) -> None:
         def is_empty() -> bool:
             self.replace_the_dead()
-            return bool(self.rows(ACTIVE)[0]["n"] <= left)
+            return self.count("holdfast_jobs", ACTIVE) <= left
 
         wait_until(is_empty, "every job to end", 240)
 
     def innocents(self) -> tuple[int, int]:
         """Return how many other jobs were buried, and how many were charged."""
         buried = self.rows("SELECT count(*) AS n FROM holdfast_jobs WHERE operation <> 'kill' AND status = 'dead'")
-        charged = self.rows("SELECT count(*) AS n FROM holdfast_history WHERE operation <> 'kill' AND status = 'Failed'")
+        charged = self.rows(
+            "SELECT count(*) AS n FROM holdfast_history WHERE operation <> 'kill' AND status = 'Failed'"
+        )
         return buried[0]["n"], charged[0]["n"]
 
     def done(self) -> int:
-        found = self.rows("SELECT count(*) AS n FROM holdfast_history WHERE operation = 'quick' AND status = 'Succeeded'")
+        found = self.rows(
+            "SELECT count(*) AS n FROM holdfast_history WHERE operation IN ('quick', 'turn') AND status = 'Succeeded'"
+        )
         return int(found[0]["n"])
 
     def close(self) -> None:
@@ -142,20 +150,48 @@ def test_if_everybody_is_charged_innocents_are_buried(sqlite_url: str) -> None:
     assert scene.innocents()[0] > 0
 
 
-@pytest.mark.parametrize(("limit", "key"), [("0", None), ("3", None), ("3", "mine")])
+@pytest.mark.parametrize(("limit", "key"), [("0", None), ("1", "mine")])
 def test_a_suspect_is_tested_although_every_worker_has_work_that_does_not_end(
     postgres_url: str, limit: str, key: str | None
 ) -> None:
     """[SUSPECT-1] Beside an hour-long job on each worker; in a limited topic; with a limit key and a unique key."""
-    with _scene(postgres_url, 2, LIMIT=limit) as scene:
+    with _scene(postgres_url, 2, LIMIT=limit, CONCURRENCY="1") as scene:
+        unique = scene.jobs["kill"].options(key=key, unique_key="only")
+        unique.enqueue()
+        store = scene.hf.jobs.store
+        store.set_limits(TOPIC, scene.jobs["kill"].settings.limits)
+        held = store.claim_limited(ANNE, TOPIC, 1) or store.claim(ANNE, [TOPIC], 1)  # who holds it never beats
+        assert len(held) == 1
         scene.jobs["wait"].enqueue_many([{}, {}])
         scene.start()
-        wait_until(
-            lambda: len(scene.rows("SELECT DISTINCT locked_by FROM holdfast_jobs WHERE operation = 'wait'")) == 2,
-            "an endless job on each worker",
-        )
-        scene.jobs["kill"].options(key=key, unique_key="only").enqueue()
-        scene.until_buried()
-        scene.jobs["kill"].options(key=key, unique_key="only").enqueue()
+        busy = "SELECT DISTINCT locked_by FROM holdfast_jobs WHERE operation = 'wait' AND status = 'running'"
+        wait_until(lambda: len(scene.rows(busy)) == 2, "an endless job on each worker")
+        assert not unique.enqueue().is_new
         scene.until_buried()
         assert scene.innocents() == (0, 0)
+        assert unique.enqueue().is_new
+
+
+def test_a_worker_whose_loop_is_blocked_leaves_the_work_to_others(postgres_url: str) -> None:
+    with _scene(postgres_url, 5) as scene:
+        scene.jobs["block"].enqueue()
+        scene.start()
+        wait_until(lambda: any("blocking" in worker.output for worker in scene.workers), "a loop to be blocked")
+        scene.jobs["turn"].enqueue_many([{"n": n} for n in range(20)])
+        scene.until_empty(left=1)
+        assert scene.done() == 20
+        most = scene.rows("SELECT max(attempt) AS n FROM holdfast_history WHERE operation = 'turn'")[0]["n"]
+        assert most <= 5  # it gives back what it had claimed, and does not claim that again at once
+        [told] = [worker.output for worker in scene.workers if "blocking" in worker.output]
+        assert told.count("The event loop does not turn") == 1
+
+
+def test_a_child_task_that_exits_ends_neither_the_loop_nor_a_worker(postgres_url: str) -> None:
+    with _scene(postgres_url, 1) as scene:
+        scene.jobs["leave_from_task"].enqueue()
+        scene.start()
+        wait_until(lambda: scene.count("holdfast_jobs", "status = 'dead'") == 1, "the job that exits to be buried")
+        scene.jobs["turn"].enqueue_many([{"n": n} for n in range(8)])
+        scene.until_empty()
+        assert scene.done() == 8
+        assert scene.deaths == 0
