@@ -1,4 +1,4 @@
-"""What a claim of 100 costs when much waits: in all, in the future, behind a paused topic, behind a full key."""
+"""What a claim of 100 costs when much waits: in all, in the future, for others, behind a paused topic or a full key."""
 
 import statistics
 import time
@@ -25,11 +25,11 @@ BEHIND = "behind"
 # %(n)s rows that differ in what the case is about
 _FILL = """
 INSERT INTO holdfast_jobs (topic, operation, payload, status, priority, run_at, limit_key)
-SELECT %(topic)s, 'noop', '{}', %(status)s, %(priority)s, %(run_at)s::timestamptz,
+SELECT %(topic)s, %(operation)s, '{}', %(status)s, %(priority)s, %(run_at)s::timestamptz,
     CASE WHEN %(keys)s = 0 THEN NULL WHEN %(keys)s = 1 THEN 'full' ELSE 'key-' || (number %% %(keys)s) END
 FROM generate_series(1, %(n)s) AS number
 """
-_PLAIN = {"topic": "bench", "status": "ready", "priority": 0, "run_at": None, "keys": 0}
+_PLAIN = {"topic": "bench", "operation": "noop", "status": "ready", "priority": 0, "run_at": None, "keys": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Case:
     name: str
     fill: Callable[[psycopg.Connection, SqlJobStore, int, int], None]
     is_limited: bool = False
+    operations: tuple[str, ...] = ("noop",)
 
 
 def measure(server: PostgresServer, scale: Scale) -> Section:
@@ -83,8 +84,8 @@ def _milliseconds(store: SqlJobStore, case: Case) -> float:
 
 def _claim(store: SqlJobStore, case: Case) -> list[ClaimedJob]:
     if case.is_limited:
-        return store.claim_limited(WORKER, "bench", BATCH)
-    return store.claim(WORKER, ["paused", "bench"], BATCH)
+        return store.claim_limited(WORKER, "bench", ["noop"], BATCH)
+    return store.claim(WORKER, {"paused": ["noop"], "bench": case.operations}, BATCH)
 
 
 @contextmanager
@@ -119,6 +120,16 @@ def _paused(connection: psycopg.Connection, store: SqlJobStore, few: int, many: 
     _few(connection, store, few, many)
 
 
+def _foreign(connection: psycopg.Connection, store: SqlJobStore, few: int, many: int) -> None:
+    connection.execute(_FILL, {**_PLAIN, "operation": "foreign", "priority": 9, "n": many})
+    _few(connection, store, few, many)
+
+
+def _foreign_keys(connection: psycopg.Connection, store: SqlJobStore, few: int, many: int) -> None:
+    _little_behind_a_key(connection, store, few, many)
+    connection.execute(_FILL, {**_PLAIN, "operation": "foreign", "keys": few, "priority": 9, "n": many})
+
+
 def _little_behind_a_key(connection: psycopg.Connection, store: SqlJobStore, few: int, many: int) -> None:
     _full_key(connection, store, few, 10)
 
@@ -126,7 +137,7 @@ def _little_behind_a_key(connection: psycopg.Connection, store: SqlJobStore, few
 def _full_key(connection: psycopg.Connection, store: SqlJobStore, few: int, many: int) -> None:
     store.set_limits("bench", TopicLimits(max_running_per_key=1))
     connection.execute(_FILL, {**_PLAIN, "keys": 1, "n": 1})
-    assert len(store.claim_limited(WORKER, "bench", 1)) == 1
+    assert len(store.claim_limited(WORKER, "bench", ["noop"], 1)) == 1
     connection.execute(_FILL, {**_PLAIN, "keys": 1, "priority": 9, "n": many})
     connection.execute(_FILL, {**_PLAIN, "keys": few, "n": few})
 
@@ -138,6 +149,9 @@ CASES = (
     Case("much waiting", _many),
     Case("much scheduled for later, at a higher priority", _future),
     Case("much behind a paused topic", _paused),
+    Case("much that others must run, in front", _foreign),
+    Case("much that others must run, beside four", _foreign, operations=("noop", "two", "three", "four")),
     LIMITED,
     Case("much behind a full key", _full_key, is_limited=True),
+    Case("much that others must run, with keys", _foreign_keys, is_limited=True),
 )

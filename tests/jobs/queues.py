@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,9 +38,27 @@ class Queue:
         return self.store.enqueue(NewJob(topic=topic, operation=operation, payload=payload, **options))
 
     def claim(
-        self, capacity: int = 100, worker: WorkerId = ANNE, topics: tuple[str, ...] = ("email",)
+        self,
+        capacity: int = 100,
+        worker: WorkerId = ANNE,
+        topics: tuple[str, ...] = ("email",),
+        operations: tuple[str, ...] | None = None,
     ) -> list[ClaimedJob]:
-        return self.store.claim(worker, topics, capacity)
+        """Claim jobs of the operations, or of any that is ready."""
+        return self.store.claim(worker, {topic: self._chosen(topic, operations) for topic in topics}, capacity)
+
+    def claim_limited(
+        self,
+        capacity: int = 100,
+        worker: WorkerId = ANNE,
+        topic: str = "email",
+        operations: tuple[str, ...] | None = None,
+    ) -> list[ClaimedJob]:
+        """Claim from a limited topic jobs of the operations, or of any that is ready."""
+        return self.store.claim_limited(worker, topic, self._chosen(topic, operations), capacity)
+
+    def _chosen(self, topic: str, operations: tuple[str, ...] | None) -> Sequence[str]:
+        return self.store.ready_operations(topic) if operations is None else operations
 
     def claim_one(self, worker: WorkerId = ANNE) -> ClaimedJob:
         [job] = self.claim(1, worker)

@@ -98,7 +98,7 @@ class Worker:
 
     def _round(self) -> int:
         repeated(self._store.promote)
-        jobs = repeated(lambda: self._store.claim(self._id, ["email"], 7))
+        jobs = repeated(lambda: self._store.claim(self._id, {"email": ["send"]}, 7))
         self._account.claimed += [job.claim for job in jobs]
         if jobs:
             repeated(lambda: self._store.heartbeat(self._id, [job.claim for job in jobs]))
@@ -158,7 +158,7 @@ def test_a_limit_holds_however_many_claim_at_once(queue: Queue) -> None:  # [LIM
     def work(worker: WorkerId) -> list[int]:
         seen = []
         while repeated(queue.store.stats):
-            jobs = repeated(lambda: queue.store.claim_limited(worker, "email", 4))
+            jobs = repeated(lambda: queue.claim_limited(4, worker))
             seen.append(queue.rows("SELECT count(*) AS n FROM holdfast_jobs WHERE status = 'running'")[0]["n"])
             repeated(partial(queue.store.complete, worker, [Success(job.claim, 1) for job in jobs]))
         return seen

@@ -20,7 +20,7 @@ from holdfast.jobs.correlation import current_correlation_id
 from holdfast.jobs.definition import BoundJob, JobDefinition, JobSettings, limits_of
 from holdfast.jobs.model import ClaimedJob, TopicLimits
 from holdfast.jobs.stores.base import SqlJobStore
-from tests.jobs.queues import ANNE, Queue
+from tests.jobs.queues import Queue
 
 
 def send_receipt(context: object, order_id: int, when: date | None = None) -> str:
@@ -133,7 +133,7 @@ class TestEnqueueing:
 
     def test_the_key_is_what_limits_count_by(self, queue: Queue) -> None:
         job_of(queue).options(key="tenant-1").enqueue_many([{"order_id": 1}, {"order_id": 2}])
-        found = queue.store.claim_limited(ANNE, "email", 10)
+        found = queue.claim_limited(10)
         assert [job.limit_key for job in found] == ["tenant-1", "tenant-1"]
 
     def test_a_delay_is_counted_by_the_databases_clock(self, queue: Queue) -> None:

@@ -18,6 +18,7 @@ from tests.jobs.queues import Queue, open_queue
 from tests.jobs.remote import Remote
 
 WORKER = WorkerId("w")
+WANTED = {"email": ["send", "much"]}
 
 
 class Held:
@@ -26,7 +27,7 @@ class Held:
     def __init__(self, connection: RemoteConnection) -> None:
         self.store = RemoteJobStore(connection, WORKER, threading.Event())
         self.receiving: Receiving = self.store.wake_ups(
-            frozenset(["email"]), SystemClock(), on_jobs=lambda: None, on_cancel=lambda: None
+            WANTED, SystemClock(), on_jobs=lambda: None, on_cancel=lambda: None
         )
         self.receiving.start()
 
@@ -55,7 +56,7 @@ def held(connection: RemoteConnection) -> Iterator[Held]:
 
 def ask(held: Held, capacity: int) -> None:
     """Grant credit on the stream that is open; nothing has arrived yet."""
-    assert held.store.claim(WORKER, ["email"], capacity) == []
+    assert held.store.claim(WORKER, WANTED, capacity) == []
 
 
 def test_what_waits_to_be_taken_is_beaten_for(held: Held, queue: Queue) -> None:
@@ -67,7 +68,7 @@ def test_what_waits_to_be_taken_is_beaten_for(held: Held, queue: Queue) -> None:
     queue.step(60)
     wait_until(lambda: queue.status(job.id) != "running", "the watchdog")
     assert held.store.heartbeat(WORKER, []) == {}
-    assert held.store.claim(WORKER, ["email"], 0) == []
+    assert held.store.claim(WORKER, WANTED, 0) == []
 
 
 def test_credit_is_granted_for_free_places_only(held: Held, queue: Queue) -> None:
@@ -75,11 +76,11 @@ def test_credit_is_granted_for_free_places_only(held: Held, queue: Queue) -> Non
         queue.add()
     ask(held, 2)
     wait_until(lambda: len(held.receiving.waiting()) == 2, "two jobs")
-    taken = held.store.claim(WORKER, ["email"], 2)
+    taken = held.store.claim(WORKER, WANTED, 2)
     assert len(taken) == 2
     held.store.heartbeat(WORKER, [])
     assert held.receiving.waiting() == []
-    held.store.claim(WORKER, ["email"], 1)
+    held.store.claim(WORKER, WANTED, 1)
     held.arrived()
     assert len(queue.rows("SELECT id FROM holdfast_jobs WHERE status = 'running'")) == 3
 
@@ -97,7 +98,7 @@ def test_many_reports_are_sent_in_messages_that_fit(held: Held, queue: Queue) ->
         queue.add(operation="much", max_attempts=1)
     ask(held, 6)
     wait_until(lambda: len(held.receiving.waiting()) == 6, "six jobs")
-    jobs = held.store.claim(WORKER, ["email"], 0)
+    jobs = held.store.claim(WORKER, WANTED, 0)
     output = '"' + "x" * 700_000 + '"'
     assert held.store.complete(WORKER, [Success(job.claim, 1, output) for job in jobs[:4]]) == {
         job.claim for job in jobs[:4]

@@ -155,7 +155,18 @@ class TestPlans:
         return queue
 
     @pytest.mark.parametrize(
-        "name", ["waiting_topics", "claim", "ready_keys", "ready_of_keys", "promote", "reap", "prune"]
+        "name",
+        [
+            "waiting_operations",
+            "claim",
+            "ready_keys",
+            "ready_of_keys",
+            "ready_without_key",
+            "next_operation",
+            "promote",
+            "reap",
+            "prune",
+        ],
     )
     def test_a_look_goes_by_an_index(self, full_queue: Queue, name: str) -> None:
         for table, index in _plan(full_queue, name):
@@ -169,10 +180,10 @@ class TestPlans:
     def test_few_rows_are_read(self, full_queue: Queue) -> None:
         if full_queue.engine.dialect.name == "sqlite":
             pytest.skip("SQLite does not count what it reads")
-        full_queue.store.claim_limited(ANNE, "limited", 1)  # key a is full now
+        full_queue.claim_limited(1, topic="limited")  # key a is full now
         with _rows_read(full_queue) as read:
             assert len(full_queue.claim(10, topics=("paused", "email"))) == 10
-            assert len(full_queue.store.claim_limited(ANNE, "limited", 10)) == 1
+            assert len(full_queue.claim_limited(10, topic="limited")) == 1
             assert full_queue.store.promote() == 0
             assert full_queue.store.reap() == {}
         assert sum(read) < MANY / 2
@@ -184,7 +195,9 @@ def _job(topic: str, **options: Any) -> NewJob:
 
 def _plan(queue: Queue, name: str) -> list[tuple[str, str | None]]:
     """Return the tables of ours that the first statement of a change reads, each with the index it is read by."""
-    values = {"topics": '["paused", "email"]', "topic": "limited", "after_key": "", "limit_key": "a", "worker": "x"}
+    wanted = '[["paused", "send"], ["email", "send"]]'
+    values = {"wanted": wanted, "topic": "limited", "operation": "send", "worker": "x", "after": ""}
+    values |= {"after_key": "", "limit_key": "a"}
     numbers = {"capacity": 5, "room": 5, "most_keys": 5, "limit": 5, "seconds": 1.0, "ahead_seconds": 0.0}
     is_sqlite = queue.engine.dialect.name == "sqlite"
     sql = script("sqlite" if is_sqlite else "mysql", name)[0]

@@ -557,68 +557,68 @@ class TestTopics:
         queue.store.set_limits("email", TopicLimits(max_running=5))
         queue.add()
         queue.store.pause("email", True)
-        assert queue.store.claim_limited(ANNE, "email", 10) == []
+        assert queue.claim_limited(10) == []
         assert queue.store.limited_topics() == []
         queue.store.pause("email", False)
         assert queue.store.limited_topics() == ["email"]
-        assert len(queue.store.claim_limited(ANNE, "email", 10)) == 1
+        assert len(queue.claim_limited(10)) == 1
 
     def test_a_limited_topic_runs_no_more_than_its_limit(self, queue: Queue) -> None:  # [LIMIT-1]
         queue.store.set_limits("email", TopicLimits(max_running=3))
         for _ in range(10):
             queue.add()
         assert queue.claim() == []
-        first = queue.store.claim_limited(ANNE, "email", 10)
+        first = queue.claim_limited(10)
         assert len(first) == 3
-        assert queue.store.claim_limited(BERT, "email", 10) == []
+        assert queue.claim_limited(10, BERT) == []
         queue.store.complete(ANNE, [succeeded(first[0])])
-        assert len(queue.store.claim_limited(BERT, "email", 10)) == 1
+        assert len(queue.claim_limited(10, BERT)) == 1
 
     def test_each_key_runs_no_more_than_its_limit(self, queue: Queue) -> None:  # [LIMIT-1]
         queue.store.set_limits("email", TopicLimits(max_running_per_key=2))
         for key in ("a", "a", "a", "b", None, None, None):
             queue.add(limit_key=key)
-        claimed = queue.store.claim_limited(ANNE, "email", 100)
+        claimed = queue.claim_limited(100)
         assert sorted(str(job.limit_key) for job in claimed) == ["None", "None", "None", "a", "a", "b"]
-        assert queue.store.claim_limited(BERT, "email", 100) == []
+        assert queue.claim_limited(100, BERT) == []
 
     def test_a_full_key_does_not_hold_up_the_others(self, queue: Queue) -> None:
         queue.store.set_limits("email", TopicLimits(max_running_per_key=1))
         for _ in range(50):
             queue.add(limit_key="a")
         queue.add(limit_key="b")
-        assert [job.limit_key for job in queue.store.claim_limited(ANNE, "email", 1)] == ["a"]
-        assert [job.limit_key for job in queue.store.claim_limited(ANNE, "email", 10)] == ["b"]
+        assert [job.limit_key for job in queue.claim_limited(1)] == ["a"]
+        assert [job.limit_key for job in queue.claim_limited(10)] == ["b"]
 
     def test_keys_without_limits_are_claimed_too(self, queue: Queue) -> None:
         queue.add(limit_key="a")
         assert queue.store.limited_topics() == ["email"]
-        assert len(queue.store.claim_limited(ANNE, "email", 10)) == 1
+        assert len(queue.claim_limited(10)) == 1
 
     def test_a_rate_lets_so_many_start_per_time(self, queue: Queue) -> None:  # [LIMIT-1]
         queue.store.set_limits("email", TopicLimits(rate_count=4, rate_seconds=60))
         for _ in range(20):
             queue.add()
-        assert len(queue.store.claim_limited(ANNE, "email", 100)) == 4
-        assert queue.store.claim_limited(BERT, "email", 100) == []
+        assert len(queue.claim_limited(100)) == 4
+        assert queue.claim_limited(100, BERT) == []
         queue.step(31)
-        assert len(queue.store.claim_limited(BERT, "email", 100)) == 2
+        assert len(queue.claim_limited(100, BERT)) == 2
         queue.step(600)
-        assert len(queue.store.claim_limited(BERT, "email", 100)) == 4
+        assert len(queue.claim_limited(100, BERT)) == 4
 
     def test_a_rate_per_key(self, queue: Queue) -> None:  # [LIMIT-1]
         queue.store.set_limits("email", TopicLimits(rate_count_per_key=1, rate_seconds_per_key=60))
         for key in ("a", "a", "b"):
             queue.add(limit_key=key)
-        assert sorted(str(job.limit_key) for job in queue.store.claim_limited(ANNE, "email", 100)) == ["a", "b"]
+        assert sorted(str(job.limit_key) for job in queue.claim_limited(100)) == ["a", "b"]
         queue.step(61)
-        assert [job.limit_key for job in queue.store.claim_limited(ANNE, "email", 100)] == ["a"]
+        assert [job.limit_key for job in queue.claim_limited(100)] == ["a"]
 
     def test_many_keys_are_gone_round(self, queue: Queue) -> None:
         queue.store.set_limits("email", TopicLimits(max_running_per_key=1))
         keys = [f"k{number:04d}" for number in range(450)]
         queue.store.enqueue_many([NewJob(topic="email", operation="send", payload="{}", limit_key=key) for key in keys])
-        seen = [job.limit_key for _ in range(4) for job in queue.store.claim_limited(ANNE, "email", 1000)]
+        seen = [job.limit_key for _ in range(4) for job in queue.claim_limited(1000)]
         assert sorted(map(str, seen)) == keys
 
     def test_a_claim_writes_only_the_buckets_it_draws_from(self, queue: Queue) -> None:
@@ -626,14 +626,14 @@ class TestTopics:
         keys = [f"k{number:02d}" for number in range(60)]
         for key in keys:
             queue.add(limit_key=key)
-        assert len(queue.store.claim_limited(ANNE, "email", 100)) == 60
+        assert len(queue.claim_limited(100)) == 60
         before = buckets(queue)
         assert sorted(before) == keys
         queue.step(60)
         for key in ("k00", "zz"):
             queue.add(limit_key=key)
         with written_to(queue, "holdfast_rate_buckets") as statements:
-            assert len(queue.store.claim_limited(ANNE, "email", 100)) == 2
+            assert len(queue.claim_limited(100)) == 2
         assert len(statements) == 1
         after = buckets(queue)
         assert {key for key in after if after[key] != before.get(key)} == {"k00", "zz"}
@@ -643,10 +643,10 @@ class TestTopics:
         limits = TopicLimits(rate_count=9, rate_seconds=1, rate_count_per_key=1, rate_seconds_per_key=60)
         queue.store.set_limits("email", limits)
         queue.add(limit_key="a")
-        assert len(queue.store.claim_limited(ANNE, "email", 9)) == 1
+        assert len(queue.claim_limited(9)) == 1
         queue.step(61)
         queue.add(limit_key="b")
-        assert len(queue.store.claim_limited(ANNE, "email", 9)) == 1
+        assert len(queue.claim_limited(9)) == 1
         assert sorted(buckets(queue)) == ["", "b"]
 
     def test_a_job_that_was_cancelled_as_it_was_picked_draws_nothing(
@@ -662,7 +662,7 @@ class TestTopics:
             return found
 
         monkeypatch.setattr(queue.store, "_pick", picked_then_cancelled)
-        assert [job.id for job in queue.store.claim_limited(ANNE, "email", 9)] == [kept]
+        assert [job.id for job in queue.claim_limited(9)] == [kept]
         assert queue.status(gone) == "cancelled"
         [bucket] = buckets(queue).values()
         assert bucket[0] == 4
@@ -706,7 +706,7 @@ class TestTurns:
 
     @staticmethod
     def claim_one(queue: Queue) -> ClaimedJob:
-        [job] = queue.store.claim_limited(ANNE, "email", 1)
+        [job] = queue.claim_limited(1)
         queue.store.complete(ANNE, [succeeded(job)])
         return job
 
@@ -723,21 +723,21 @@ class TestTurns:
     def test_a_claim_takes_from_every_key_before_it_takes_a_second_job(self, queue: Queue) -> None:
         for key in ("a", "a", "a", "a", "b", "b", "c"):
             queue.add(limit_key=key)
-        claimed = queue.store.claim_limited(ANNE, "email", 5)
+        claimed = queue.claim_limited(5)
         assert sorted(str(job.limit_key) for job in claimed) == ["a", "a", "b", "b", "c"]
 
     def test_a_page_of_full_keys_does_not_hide_the_next(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queue.store, "most_keys_per_claim", 3)
         self.fill(queue, 10)
         queue.add(limit_key="z")
-        assert [job.limit_key for job in queue.store.claim_limited(ANNE, "email", 1)] == ["z"]
+        assert [job.limit_key for job in queue.claim_limited(1)] == ["z"]
 
     def test_what_one_claim_did_not_reach_the_next_does(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queue.store, "most_keys_per_claim", 2)
         self.fill(queue, 9)
         queue.add(limit_key="z")
         monkeypatch.setattr(queue.store, "most_pages_per_claim", 2)
-        claimed = [[job.limit_key for job in queue.store.claim_limited(ANNE, "email", 1)] for _ in range(3)]
+        claimed = [[job.limit_key for job in queue.claim_limited(1)] for _ in range(3)]
         assert ["z"] in claimed
         assert [] in claimed
 
@@ -748,7 +748,7 @@ class TestTurns:
         for number in range(count):
             for _ in range(2):
                 queue.add(limit_key=f"k{number}")
-        assert len(queue.store.claim_limited(ANNE, "email", 100)) == count
+        assert len(queue.claim_limited(100)) == count
 
     def test_higher_priority_goes_first_with_key_or_without(self, queue: Queue) -> None:
         for key, priority in (("a", 0), ("b", 5), (None, 9), (None, -1), ("a", 7)):
@@ -761,7 +761,7 @@ class TestTurns:
         for _ in range(5):
             queue.add(limit_key="k20", priority=9)
             queue.add(priority=4)
-        claimed = queue.store.claim_limited(ANNE, "email", 12)
+        claimed = queue.claim_limited(12)
         assert [job.priority for job in claimed] == [9] * 5 + [4] * 5 + [0] * 2
 
     def test_jobs_of_equal_priority_share_whether_they_have_a_key_or_not(self, queue: Queue) -> None:
@@ -769,7 +769,7 @@ class TestTurns:
             queue.add(limit_key="a")
             queue.add()
         assert Counter(self.keys_claimed(queue, 4)) == {"a": 2, None: 2}
-        assert Counter(job.limit_key for job in queue.store.claim_limited(ANNE, "email", 4)) == {"a": 2, None: 2}
+        assert Counter(job.limit_key for job in queue.claim_limited(4)) == {"a": 2, None: 2}
 
     def test_an_urgent_key_does_not_cost_others_their_turn(self, queue: Queue) -> None:
         for _ in range(4):

@@ -113,17 +113,17 @@ def test_suspects_obey_limits_and_hold_nothing_while_they_wait(queue: Queue) -> 
     """[LIMIT-1]"""
     queue.store.set_limits("email", TopicLimits(max_running=1, max_running_per_key=1))
     suspect = queue.add(limit_key="a").id
-    [held] = queue.store.claim_limited(ANNE, "email", 10)
+    [held] = queue.store.claim_limited(ANNE, "email", ["send"], 10)
     assert held.id == suspect
     _lose(queue)
     queue.add(limit_key="a")
-    [other] = queue.store.claim_limited(ANNE, "email", 10)
+    [other] = queue.store.claim_limited(ANNE, "email", ["send"], 10)
     assert queue.store.claim_suspect(BERT, _anything) is None
     queue.store.put_back(ANNE, [PutBack(other.claim, 60.0)])
     assert _suspect(queue).job.id == suspect
     queue.step(61)
     queue.store.promote()
-    assert queue.store.claim_limited(ANNE, "email", 10) == []
+    assert queue.store.claim_limited(ANNE, "email", ["send"], 10) == []
 
 
 def test_a_suspect_of_a_paused_topic_waits(queue: Queue) -> None:

@@ -35,9 +35,9 @@ class NamedSql:
         self.statement = functools.cache(self._statement)
         self.script = functools.cache(self._script)
 
-    def schema(self, dialect: str) -> tuple[str, ...]:
-        """Return the statements that make the tables, one by one, as they stand in the file."""
-        return _split(self._text(dialect, "schema.sql"))
+    def schema(self, dialect: str, name: str = "schema") -> tuple[str, ...]:
+        """Return the statements that make or change the tables, one by one, as they stand in the file."""
+        return _split(self._text(dialect, f"{name}.sql"))
 
     def whole(self, dialect: str, name: str) -> str:
         """Return a file as one statement without parameters, such as one that creates a function."""

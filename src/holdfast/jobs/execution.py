@@ -32,6 +32,7 @@ from .transaction import CommitFailed, JobTransaction
 
 _log = logging.getLogger("holdfast.jobs")
 _MOST_RESULT_BYTES = 1024 * 1024
+_LEAST_SNOOZE_SECONDS = 0.001  # what is put back for no time at all keeps its place, in front of others
 
 
 class _UnreadableError(PayloadError):
@@ -222,7 +223,7 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
     claim = running.claim
     match error:
         case Snooze():
-            return PutBack(claim, error.in_seconds, str(error))
+            return PutBack(claim, max(_LEAST_SNOOZE_SECONDS, error.in_seconds), str(error))
         case Discard():
             return Failure(claim, duration_ms, str(error) or "discarded", is_final=True)
         case _UnreadableError():

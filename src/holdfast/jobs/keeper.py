@@ -40,6 +40,7 @@ class Keeper:
         beat_seconds: float,
         watchdog_seconds: float,
         on_reaped: Callable[[], None],
+        before_reap: Callable[[], None] = lambda: None,
         is_live: Callable[[Running], bool] = lambda running: True,
     ) -> None:
         self._store = store
@@ -50,6 +51,7 @@ class Keeper:
         self._beat_seconds = beat_seconds
         self._watchdog_seconds = watchdog_seconds
         self._on_reaped = on_reaped
+        self._before_reap = before_reap
         self._is_live = is_live
         self._wake = threading.Event()
         self._is_stopped = False
@@ -137,6 +139,7 @@ class Keeper:
     def reap(self) -> None:
         """End attempts whose lease has passed, whoever's they were."""
         try:
+            self._before_reap()
             while decided := self._store.reap(_REAP_AT_ONCE):
                 self._telemetry.reaped(decided)
                 self._on_reaped()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, NewType
 JobId = NewType("JobId", int)
 WorkerId = NewType("WorkerId", str)
 Attempt = NewType("Attempt", int)
+Wanted = Mapping[str, Sequence[str]]  # the operations that a worker can run, by topic; earlier topics come first
 
 
 class JobStatus(StrEnum):
@@ -50,6 +52,7 @@ class ClaimedJob(NamedTuple):
     tags: str | None
     run_at: datetime | None
     created_at: datetime
+    ready_at: datetime | None = None  # what jobs of one priority are ordered by; not told to remote workers
 
     @property
     def claim(self) -> Claim:
@@ -178,11 +181,16 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """How many jobs of a topic are in each status."""
+    """How many jobs of a topic are in each status.
+
+    ``without_worker`` counts, by operation, the ready ones that no live worker has announced that it can run. Workers
+    announce themselves when they start and then every half minute.
+    """
 
     topic: str
     jobs: dict[JobStatus, int] = field(default_factory=dict)
     oldest_ready_seconds: float | None = None
+    without_worker: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

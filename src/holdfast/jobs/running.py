@@ -88,7 +88,7 @@ class Running:
 
     def __init__(self, job: ClaimedJob, handler: JobHandler, now: float) -> None:
         self.job = job
-        self.claim = job.claim
+        self.claim: Claim = job.claim
         self.handler = handler
         self.extended_at = now
         self.started_at = now

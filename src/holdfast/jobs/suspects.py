@@ -7,11 +7,11 @@ work goes on beside it; a worker lost later marks it again, and its next test la
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from ..core.clock import Clock
-from .model import ClaimedJob, Suspect, WorkerId
-from .running import InFlight, Running
+from .model import Claim, ClaimedJob, Suspect, WorkerId
 from .stores.protocol import WorkerStore
 
 PATIENCE_SECONDS = 1.0  # for what is in flight when a test is to begin
@@ -31,7 +31,37 @@ def is_clearable(suspicions: int) -> bool:
     return suspicions < _NEVER_CLEARED
 
 
-class Suspects:
+class Tested(Protocol):
+    """A job under test, as far as its test needs to know it."""
+
+    @property
+    def claim(self) -> Claim:
+        """Return the claim it is held by."""
+        ...
+
+    def lose(self, *, is_certain: bool) -> None:
+        """Note that it is no longer ours."""
+        ...
+
+
+class Held(Protocol):
+    """What the worker holds."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, claims: Sequence[Claim]) -> Sequence[object]:
+        """Return those of the claims that are held."""
+        ...
+
+    def remove(self, claims: Sequence[Claim]) -> None:
+        """Let go of jobs."""
+        ...
+
+
+Job = TypeVar("Job", bound=Tested)
+
+
+class Suspects(Generic[Job]):
     """The tests of one worker, one at a time, driven from the thread that claims.
 
     Args:
@@ -45,13 +75,13 @@ class Suspects:
         self,
         store: WorkerStore,
         worker: WorkerId,
-        in_flight: InFlight,
+        in_flight: Held,
         clock: Clock,
         *,
         can_run: Callable[[str, str], bool],
-        hold: Callable[[ClaimedJob], Running],
+        hold: Callable[[ClaimedJob], Job],
         make_way: Callable[[], None],
-        start: Callable[[Running], None],
+        start: Callable[[Job], None],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -62,7 +92,7 @@ class Suspects:
         self._make_way = make_way
         self._start = start
         self._are_waiting = False
-        self._tested: Running | None = None
+        self._tested: Job | None = None
         self._suspicions = 0
         self._begun_at: float | None = None
         self._since: float | None = None  # when this period of tests began
@@ -104,7 +134,7 @@ class Suspects:
             return max(0.0, self._begun_at + trial_seconds(self._suspicions) - now)
         return max(0.0, (self._since or now) + PATIENCE_SECONDS - now)
 
-    def take_back(self) -> list[Running]:
+    def take_back(self) -> list[Job]:
         """Return the suspect that has not begun, if there is one: the worker stops."""
         if self._tested is None or self._begun_at is not None:
             return []
@@ -133,7 +163,7 @@ class Suspects:
         assert self._since is not None
         return len(self._in_flight) <= 1 or self._clock.monotonic() - self._since >= PATIENCE_SECONDS
 
-    def _begin(self, tested: Running) -> int:
+    def _begin(self, tested: Job) -> int:
         if self._store.begin(self._worker, tested.claim):
             self._begun_at = self._clock.monotonic()
             self._start(tested)
@@ -143,7 +173,7 @@ class Suspects:
             self._over()
         return 1
 
-    def _pass(self, tested: Running) -> int:
+    def _pass(self, tested: Job) -> int:
         """Let other work go on beside a suspect that has not killed its worker so far."""
         if is_clearable(self._suspicions):
             self._store.clear(self._worker, tested.claim)

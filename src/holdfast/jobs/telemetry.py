@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
+from ..core.errors import Ambiguous, Unavailable
 from ..core.telemetry import MetricsCollector, NoOpCollector
 from .model import Claim, ClaimedJob, JobStatus, WorkerId
 from .running import Running
@@ -98,18 +99,20 @@ class WorkerTelemetry:
             ", ".join(parts),
         )
 
-    def unknown(self, job: ClaimedJob) -> None:
-        """Tell of a job that no handler here is for."""
-        _log.error(
-            "Job %d of topic '%s' asks for the handler '%s', which this worker does not have. It was put back.",
-            job.id,
-            job.topic,
-            job.operation,
-        )
-
     def unavailable(self, doing: str, error: BaseException) -> None:
         """Tell that the database did not answer; it is tried again."""
         _log.warning("%s did not work and is tried again: %s", doing, error)
+
+    def failing(self, doing: str, error: Exception) -> None:
+        """Tell that something begins to fail; it is tried again, and not spoken of until it works."""
+        if isinstance(error, (Unavailable, Ambiguous)):
+            self.unavailable(doing, error)
+        else:
+            self.broke(doing)
+
+    def recovered(self, doing: str) -> None:
+        """Tell that something works that has failed."""
+        _log.warning("%s works again", doing)
 
     def broke(self, doing: str) -> None:
         """Tell of an error that should not happen; it is tried again."""

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A ready job that has room."""
+    """A ready job that has room. When it became ready is told as the database's driver does."""
 
     id: int
     key: str | None
     priority: int
+    ready_at: Any
+    operation: str
 
 
 Ready = Mapping[str, Sequence[Candidate]]  # by key, in the order in which the keys have their turn
 _Place = tuple[int, int, int]  # sorts by priority, then how many of its key come before, then its key's turn
+
+
+def first(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
+    """Return up to ``most`` jobs of any operation, higher priority first, then in the order they became ready."""
+    return sorted(candidates, key=lambda job: (-job.priority, job.ready_at, job.id))[:most]
 
 
 def in_turn(ready: Ready) -> list[Candidate]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock, SystemClock, new_id
-from ..core.errors import Ambiguous, ConfigurationError, Unavailable
-from ..core.retry import RetryPolicy
+from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
 from ..runtime.watch import Parts
+from .announcement import Announcement
 from .chores import Chore, Chores
+from .claiming import BackOff, Claiming
 from .execution import Execution
 from .keeper import Keeper
 from .model import ClaimedJob, Failure, PutBack, WorkerId
@@ -36,12 +37,9 @@ _LINE_SECONDS = 0.01
 _LOOK_AROUND_SECONDS = 0.2
 _REPORT_SECONDS = 5.0
 _WAITING_SECONDS = 0.5
-_TOPICS_SECONDS = 1.0
-_UNKNOWN_HANDLER_SECONDS = 30.0
 _LONG_SECONDS = 60.0
 _LOOP_STUCK = "The event loop does not turn"
 _THREADS_STUCK = f"Every thread has been busy with one job for {_LONG_SECONDS:g} s"
-_AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +92,8 @@ class JobWorker:
         self._clock = clock or SystemClock()
         self._stop = stop
         self._handlers: Mapping[tuple[str, str], JobHandler] = {(item.topic, item.operation): item for item in handlers}
-        self._topics = sorted({item.topic for item in handlers})
-        self._async_topics = frozenset(item.topic for item in handlers if item.is_async)
+        self._wanted = _operations_by_topic(handlers)
+        self._wanted_off_loop = _operations_by_topic([item for item in handlers if not item.is_async])
         self._telemetry = WorkerTelemetry(self.id, metrics)
         self._in_flight = InFlight()
         self._wake = threading.Event()
@@ -138,17 +136,16 @@ class JobWorker:
             is_live=self._is_live,
         )
         self._listener = self._listening()
-        self._chores = Chores(chores, self._telemetry, self._clock)
-        self._turn = 0
+        self._announcement = Announcement(store, self.id, lambda: self._wanted, self._clock)
+        self._chores = Chores([self._announcement.tick, *chores], self._telemetry, self._clock)
+        self._claiming = Claiming(store, self._telemetry, self._clock)
+        self._fetching = BackOff("Starting jobs", self._telemetry, self._clock)
+        self._promoting = BackOff("Looking for jobs that are due", self._telemetry, self._clock)
         self._pace = _Pace(self._settings.concurrency, self._settings.ahead)
         self._promote_at = 0.0
-        self._limited: list[str] = []
-        self._limited_until = 0.0
 
     def _listening(self) -> WakeUps | None:
-        return self._store.wake_ups(
-            frozenset(self._topics), self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled
-        )
+        return self._store.wake_ups(self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled)
 
     def run(self) -> bool:
         """Work until ``stop`` is set, then let running handlers finish; return whether they all did in time.
@@ -247,21 +244,11 @@ class JobWorker:
     # Fetching
 
     def _fetch(self) -> None:
-        failures, idle = 0, 0
+        idle = 0
         while not self._stop.is_set():
             self._wake.clear()
-            try:
-                claimed = self._claim()
-            except (Unavailable, Ambiguous) as error:
-                self._telemetry.unavailable("Claiming jobs", error)
-                claimed, failures = -1, failures + 1
-            except Exception:
-                self._telemetry.broke("Claiming jobs")
-                claimed, failures = -1, failures + 1
-            if claimed < 0:
-                self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures - 1))
-                continue
-            failures, idle = 0, 0 if claimed else idle + 1
+            claimed = self._fetching.attempt(self._claim, 0)
+            idle = 0 if claimed else idle + 1
             if not claimed:
                 self._clock.wait(self._wake, self._rest(idle))
                 self._threads.wake()
@@ -282,41 +269,15 @@ class JobWorker:
         return tested + started + self._promote_due()
 
     def _claim_ready(self) -> int:
-        """Claim from the topics without limits and from each limited one in turns, sharing the room between them.
-
-        What was claimed is started at once: an error of the next claim must not throw it away.
-        """
+        """Claim what there is room for; nothing that needs the event loop while it is stuck."""
         free = self._pace.capacity() - self._lost - len(self._in_flight)
         if free < 1:
             return 0
-        limited = self._limited_topics()
-        started = 0
-        for turn in range(len(limited) + 1):
-            place = (self._turn + turn) % (len(limited) + 1)
-            share = math.ceil((free - started) / (len(limited) + 1 - turn))
-            started += self._start(self._claimed(limited[place - 1] if place else None, share))
-        self._turn += 1
-        return started
-
-    def _claimed(self, limited_topic: str | None, capacity: int) -> list[ClaimedJob]:
-        if capacity < 1:
-            return []
-        if limited_topic is None:
-            topics = self._open_topics()
-            return self._store.claim(self.id, topics, capacity if topics else 0)
-        return self._store.claim_limited(self.id, limited_topic, capacity) if self._is_open(limited_topic) else []
-
-    def _open_topics(self) -> list[str]:
-        """Return the topics to claim from; none that need the event loop while it is stuck."""
-        topics = self._rotated_topics()
-        if not self._loop.is_stuck:
-            return topics
-        if self._store.engine is None:  # the server sends whatever topic it likes
-            return []
-        return [topic for topic in topics if self._is_open(topic)]
-
-    def _is_open(self, topic: str) -> bool:
-        return not (self._loop.is_stuck and topic in self._async_topics)
+        if self._loop.is_stuck and self._store.engine is None:
+            self._store.give_back_waiting()  # a server sends whatever the worker has announced
+            return 0
+        wanted = self._wanted_off_loop if self._loop.is_stuck else self._wanted
+        return sum(map(self._start, self._claiming.claim(self.id, wanted, free)))
 
     def _can_run(self, topic: str, operation: str) -> bool:
         handler = self._handlers.get((topic, operation))
@@ -324,6 +285,8 @@ class JobWorker:
 
     def _rest(self, idle: int) -> float:
         """Return how long to wait for a wake-up: longer the longer there was nothing, never past what is due."""
+        if self._fetching.due_in_seconds < math.inf:
+            return self._fetching.due_in_seconds
         if self._suspects.is_testing:
             return min(self._settings.poll_seconds, self._suspects.seconds_left())
         if self._waiting_since() is not None:
@@ -333,7 +296,7 @@ class JobWorker:
         poll = self._settings.poll_seconds
         if not self._store.notifies:
             poll = min(poll, _LEAST_POLL_SECONDS * 2 ** min(idle, 10))
-        return max(0.0, min(poll, self._promote_at - self._clock.monotonic()))
+        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), self._claiming.retry_in_seconds()))
 
     def _promote_due(self) -> int:
         """Let jobs whose time has come be claimed; return how many."""
@@ -341,24 +304,16 @@ class JobWorker:
         if now < self._promote_at:
             return 0
         self._promote_at = now + self._settings.poll_seconds
+        return self._promoting.attempt(self._promoted, 0)
+
+    def _promoted(self) -> int:
+        now = self._clock.monotonic()
         promoted = self._store.promote()
         due = self._store.next_due()
         self._suspects.heard(due.has_suspects)
         if due.seconds is not None:
             self._promote_at = now + min(self._settings.poll_seconds, max(_LEAST_POLL_SECONDS, due.seconds))
         return promoted + due.has_suspects
-
-    def _rotated_topics(self) -> list[str]:
-        """Return the topics, another one first each time, so that a busy one does not starve the rest."""
-        self._topics.append(self._topics.pop(0))
-        return self._topics
-
-    def _limited_topics(self) -> list[str]:
-        now = self._clock.monotonic()
-        if now >= self._limited_until:
-            self._limited = [topic for topic in self._store.limited_topics() if topic in self._topics]
-            self._limited_until = now + _TOPICS_SECONDS
-        return self._limited
 
     def _start(self, jobs: Sequence[ClaimedJob]) -> int:
         """Hand jobs to where they run; return how many there were."""
@@ -369,23 +324,13 @@ class JobWorker:
                 self._reporter.put(PutBack(job.claim))
             return len(jobs)
         now = self._clock.monotonic()
-        known, unknown = [], []
-        for job in jobs:
-            handler = self._handlers.get((job.topic, job.operation))
-            if handler is None:
-                unknown.append(job)
-            else:
-                known.append(Running(job, handler, now))
+        known = [Running(job, self._handlers[job.topic, job.operation], now) for job in jobs]
         self._in_flight.add(known)
         self._keeper.expect_lease(min(job.lease_seconds for job in jobs))
         self._telemetry.claimed(jobs, len(self._in_flight))
         self._pace.started(known)
         self._hand_over([running for running in known if not may_run_once(running)])
         self._once.put(running for running in known if may_run_once(running))
-        for job in unknown:
-            self._telemetry.unknown(job)
-            reason = f"no handler named '{job.operation}' for topic '{job.topic}' in worker {self.id}"
-            self._reporter.put(PutBack(job.claim, _UNKNOWN_HANDLER_SECONDS, reason))
         return len(jobs)
 
     def _hand_over(self, jobs: Sequence[Running]) -> None:
@@ -397,7 +342,7 @@ class JobWorker:
                 self._loop.start(async_jobs)
 
     def _begin_once(self, running: Running) -> None:
-        running.must_record_begin = True
+        running.must_record_begin = self._store.engine is not None  # a server takes what it sent for begun
         self._hand_over([running])
 
     def _hold_suspect(self, job: ClaimedJob) -> Running:
@@ -481,12 +426,20 @@ class JobWorker:
         self._keeper.stop()
         self._threads.stop()
         self._loop.stop()
+        self._announcement.withdraw()
         return has_reported and not left and not self._is_broken and not self._lost
 
     def _are_ending(self) -> bool:
         """Return whether there is anything to wait for: reports that nobody sends are not."""
         self._let_go_of_the_dead()
         return any(self._is_live(running) for running in self._in_flight.all())
+
+
+def _operations_by_topic(handlers: Sequence[JobHandler]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for topic, operation in sorted({(item.topic, item.operation) for item in handlers}):
+        found.setdefault(topic, []).append(operation)
+    return found
 
 
 class _Pace:

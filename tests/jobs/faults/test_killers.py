@@ -160,8 +160,8 @@ def test_a_suspect_is_tested_although_every_worker_has_work_that_does_not_end(
         unique.enqueue()
         store = scene.hf.jobs.store
         store.set_limits(TOPIC, scene.jobs["kill"].settings.limits)
-        held = store.claim_limited(ANNE, TOPIC, 1) or store.claim(ANNE, [TOPIC], 1)  # who holds it never beats
-        assert len(held) == 1
+        held = store.claim_limited(ANNE, TOPIC, ["kill"], 1) or store.claim(ANNE, {TOPIC: ["kill"]}, 1)
+        assert len(held) == 1  # by one who never beats
         scene.jobs["wait"].enqueue_many([{}, {}])
         scene.start()
         busy = "SELECT DISTINCT locked_by FROM holdfast_jobs WHERE operation = 'wait' AND status = 'running'"

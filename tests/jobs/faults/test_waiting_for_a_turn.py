@@ -30,7 +30,7 @@ def test_what_was_stopped_before_its_turn_is_still_handed_on(tmp_path: Path, is_
     with open_queue(f"sqlite:///{tmp_path / 'queue.db'}") as queue:
         definition = JobDefinition(send, topic="email", store=lambda: queue.store)
         definition.enqueue_many([{}, {}])
-        first, second = (Running(job, definition, 0.0) for job in queue.store.claim(ANNE, ["email"], 2))
+        first, second = (Running(job, definition, 0.0) for job in queue.store.claim(ANNE, {"email": ["send"]}, 2))
     runner = LoopRunner(1, run, SystemClock())
     runner.start([first, second])
     wait_until(lambda: seen == [first], "the first to run")

@@ -90,7 +90,8 @@ class EmbeddedQueue:
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Claim messages whose time has come. The claim is the lease."""
         self._store.promote()
-        return [_received(job) for job in self._store.claim(self._worker, [self.topic], most)]
+        wanted = {self.topic: [OPERATION]}
+        return [_received(job) for job in self._store.claim(self._worker, wanted, most)]
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         """Extend the lease by its own time.

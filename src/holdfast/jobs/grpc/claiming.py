@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...core.clock import Clock
+from ..announcement import Operations
+from ..claiming import Claiming
 from ..model import ClaimedJob, WorkerId
 from ..stores.base import SqlJobStore
+from .suspects import StreamSuspects
 
-_TOPICS_SECONDS = 1.0
 
+class StreamClaims:
+    """Claims what a worker has announced, or any operation of a topic where it has not."""
 
-class Claiming:
-    """Claims from plain topics in one statement, and from limited ones under their lock."""
-
-    def __init__(self, store: SqlJobStore, clock: Clock) -> None:
+    def __init__(self, store: SqlJobStore, claiming: Claiming, server: WorkerId, clock: Clock) -> None:
         self._store = store
+        self._claiming = claiming
+        self._server = server
         self._clock = clock
-        self._limited: frozenset[str] = frozenset()
-        self._limited_until = clock.monotonic()
 
-    def claim(self, owner: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        """Claim up to ``capacity`` jobs, topics earlier in the list first."""
-        jobs = self._store.claim(owner, topics, capacity)
-        for topic in topics if self._limited_topics() else ():
-            if topic in self._limited and len(jobs) < capacity:
-                jobs += self._store.claim_limited(owner, topic, capacity - len(jobs))
-        return jobs
+    def connected(self, owner: WorkerId) -> None:
+        """Note that a worker is served here now."""
+        self._store.remote_worker(owner, self._server)
 
-    def _limited_topics(self) -> frozenset[str]:
-        now = self._clock.monotonic()
-        if now >= self._limited_until:
-            self._limited = frozenset(self._store.limited_topics())
-            self._limited_until = now + _TOPICS_SECONDS
-        return self._limited
+    def suspects_of(self, owner: WorkerId, announced: Operations, worker_tests: bool) -> StreamSuspects:
+        """Return the tests of a worker's stream."""
+        return StreamSuspects(self._store, owner, announced, self._clock, worker_tests=worker_tests)
+
+    def claim(self, owner: WorkerId, announced: Operations, capacity: int) -> list[ClaimedJob]:
+        """Claim up to ``capacity`` jobs.
+
+        Raises:
+            Unavailable, Ambiguous: what is ready in a topic could not be read; nothing was claimed.
+        """
+        wanted = {
+            topic: self._store.ready_operations(topic) if operations is None else operations
+            for topic, operations in announced.items()
+        }
+        return [job for jobs in self._claiming.claim(owner, wanted, capacity) for job in jobs]

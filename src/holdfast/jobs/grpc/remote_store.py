@@ -23,6 +23,7 @@ from ..model import (
     Stopped,
     Success,
     Suspect,
+    Wanted,
     WorkerId,
 )
 from ..payload import MAX_PAYLOAD_BYTES
@@ -34,6 +35,7 @@ from .receiving import Receiving
 from .reports import message_of
 
 _MOST_REPORTS = 1000
+_UNKNOWN_SECONDS = 30.0
 _MOST_BEATS = 5000
 _MOST_BYTES = MAX_PAYLOAD_BYTES  # of one message; a single report may need twice that
 _log = logging.getLogger("holdfast.jobs")
@@ -60,13 +62,13 @@ class RemoteJobStore:
         self._receiving: Receiving | None = None
 
     def wake_ups(
-        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+        self, wanted: Wanted, clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
     ) -> Receiving:
         """Return the stream: jobs come through it, and the news that some were cancelled."""
         self._receiving = Receiving(
             self._connection,
             self._worker,
-            topics,
+            wanted,
             clock,
             self._stop,
             on_jobs=on_jobs,
@@ -88,14 +90,28 @@ class RemoteJobStore:
 
     # Claiming: the server claims, and this takes what it sent
 
-    def claim(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        """Return the jobs that were sent, and ask for more."""
-        assert self._receiving is not None
-        return self._receiving.take(capacity)
+    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+        """Return the jobs that were sent, and ask for more.
 
-    def claim_limited(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+        A server of a release before sends any operation of a topic; what the worker cannot run is put back.
+        """
+        assert self._receiving is not None
+        jobs = self._receiving.take(capacity)
+        unknown = [job for job in jobs if job.operation not in wanted.get(job.topic, ())]
+        if unknown:
+            reason = f"worker {worker} has no handler for it, and its server does not ask which it has"
+            self.put_back(worker, [PutBack(job.claim, _UNKNOWN_SECONDS, reason) for job in unknown])
+        return [job for job in jobs if job not in unknown]
+
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Return nothing: the server keeps the limits."""
         return []
+
+    def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
+        """Do nothing: the stream told the server, which announces it."""
+
+    def withdraw(self, worker: WorkerId) -> None:
+        """Do nothing: the server does when the stream ends."""
 
     def limited_topics(self) -> list[str]:
         """Return nothing: the server keeps the limits."""
@@ -106,20 +122,35 @@ class RemoteJobStore:
         return 0
 
     def next_due(self) -> Due:
-        """Return nothing: the server looks for what is due."""
-        return Due()
+        """Return whether the server has sent a suspect; it looks itself for what is due."""
+        return Due(has_suspects=self._receiving is not None and self._receiving.wants_suspect)
 
     def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
-        """Return nothing."""
-        return None
+        """Return the suspect that the server has sent, and ask for another when the last is over.
+
+        One that cannot run now is put back.
+        """
+        assert self._receiving is not None
+        job = self._receiving.take_suspect()
+        if job is None:
+            return None
+        if not can_run(job.topic, job.operation):
+            self._give_back([job])
+            return None
+        return Suspect(job, job.suspicions)
 
     def begin(self, worker: WorkerId, claim: Claim) -> bool:
-        """Return True."""
-        return True
+        """Record that an attempt begins; False when the claim is stale."""
+        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, is_tested=True)])
 
     def clear(self, worker: WorkerId, claim: Claim) -> bool:
-        """Return True."""
-        return True
+        """Record that an attempt is not to be charged any more if this worker is lost."""
+        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, is_tested=False)])
+
+    def give_back_waiting(self) -> None:
+        """Give back what the server has sent and nobody has taken."""
+        if self._receiving is not None and (arrived := self._receiving.take_all()):
+            self._give_back(arrived)
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
         """Do nothing: the server does."""

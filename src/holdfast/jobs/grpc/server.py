@@ -24,13 +24,15 @@ from ...core.bearer import read_file
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
+from ..announcement import Announcement
 from ..chores import Chore
+from ..claiming import Claiming
 from ..definition import JobDefinition
 from ..model import WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
 from ..stores.base import SqlJobStore
 from ..telemetry import WorkerTelemetry
-from .claiming import Claiming
+from .claiming import StreamClaims
 from .desk import Desk
 from .holdfast_jobs_pb2_grpc import add_JobsServicer_to_server
 from .security import ServerTls, Tokens, check_listening
@@ -42,6 +44,7 @@ REPORT_THREADS = 4
 CLAIM_THREADS = 4
 _KEEPALIVE_SECONDS = 10
 _KEEPALIVE_TIMEOUT_SECONDS = 5
+_LOOK_SECONDS = 1.0
 _log = logging.getLogger("holdfast.jobs")
 
 
@@ -112,17 +115,22 @@ class JobsServer:
         self._thread = threading.Thread(target=self._turn, name="holdfast-jobs-server", daemon=True)
         self._reports = ThreadPoolExecutor(REPORT_THREADS, "holdfast-jobs-reports")
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, "holdfast-jobs-claims")
-        name = WorkerId(f"server-{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
+        self._name = name = WorkerId(f"server-{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
+        self._telemetry = WorkerTelemetry(name, metrics)
+        self._announcement = Announcement(
+            self._keeper_store, name, self._streams.operations, self._clock, look_seconds=_LOOK_SECONDS
+        )
         self._watch = Watch(
             self._keeper_store,
-            WorkerTelemetry(name, metrics),
+            self._telemetry,
             self._clock,
             name=name,
             watchdog_seconds=self._settings.watchdog_seconds,
             poll_seconds=self._settings.poll_seconds,
             on_topic=lambda topic: self._on_loop(self._streams.look, topic),
             on_cancel=lambda: self._on_loop(self._streams.beat_now),
-            chores=chores,
+            on_suspects=lambda: self._on_loop(self._streams.look_for_suspects),
+            chores=[self._announcement.tick, *chores],
         )
         self._server: Any = None
         self.port = 0
@@ -149,6 +157,7 @@ class JobsServer:
         Nothing is given up: workers go on with what they hold, and report it to whichever server answers next.
         """
         self._watch.stop()
+        self._announcement.withdraw()
         self._wait_for(self._shut(grace_seconds))
         self._end()
 
@@ -182,7 +191,7 @@ class JobsServer:
         self._server = grpc.aio.server(interceptors=interceptors, options=self._options())
         service = JobsService(
             Desk(self._keeper_store, self._store, self._definitions, most_bytes=self._settings.max_payload_bytes),
-            Claiming(self._store, self._clock),
+            StreamClaims(self._store, Claiming(self._store, self._telemetry, self._clock), self._name, self._clock),
             self._streams,
             reports=self._reports,
             claims=self._claims,

@@ -7,7 +7,10 @@ one changes nothing [FENCE-2]. Times are the database's.
 from __future__ import annotations
 
 import abc
+import json
 import math
+import os
+import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -41,12 +44,14 @@ from ..model import (
     Topic,
     TopicLimits,
     TopicStats,
+    Wanted,
     WorkerId,
     item_id,
 )
+from ..settings import ENGINE_TOPICS
 from ..statements import statement
 from ..texts import storable
-from ..turns import Candidate, Turns, in_turn, too_shallow
+from ..turns import Candidate, Turns, first, in_turn, too_shallow
 from .answers import translated
 from .protocol import WakeUps
 
@@ -55,6 +60,9 @@ _COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would 
 _LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
 _TRIES_FOR_A_KEY = 10
 _DRAWS_PER_SWEEP = 1000  # so often are rate buckets that are full again removed
+ANNOUNCE_SECONDS = 30.0
+ALIVE_SECONDS = 100.0  # a worker that was not seen for so long is dead: it has missed three announcements
+FORGOTTEN_SECONDS = 86_400.0
 _Reported = TypeVar("_Reported", Success, Failure, PutBack, Stopped)
 Row = Sequence[Any]
 Batch = Mapping[str, Sequence[object]]
@@ -95,14 +103,30 @@ class SqlJobStore(abc.ABC):
         """Add jobs that have no unique keys, as fast as the database can; return how many."""
 
     @abc.abstractmethod
-    def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+    def _claim_unlimited(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
         """Claim from topics that are neither paused nor limited."""
+
+    @abc.abstractmethod
+    def _ready_of_keys(
+        self, connection: Connection, topic: str, operations: Sequence[str], depths: Mapping[str, int]
+    ) -> list[Row]:
+        """Return the first ready jobs of each key and operation, as many as are asked for, as rows of ``Candidate``."""
+
+    @abc.abstractmethod
+    def _ready_without_key(
+        self, connection: Connection, topic: str, operations: Sequence[str], capacity: int
+    ) -> list[Row]:
+        """Return the first ready jobs of each operation that have no key, as rows of ``Candidate``."""
+
+    @abc.abstractmethod
+    def _keys_after(self, connection: Connection, topic: str, operations: Sequence[str], after: str) -> list[str]:
+        """Return the next keys, in order, that have ready jobs of the operations."""
 
     def _announce(self, connection: Connection, topics: Iterable[str]) -> None:  # noqa: B027 - polling needs nothing
         """Wake the workers of these topics when the transaction commits; elsewhere they poll."""
 
     def wake_ups(
-        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+        self, wanted: Wanted, clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
     ) -> WakeUps | None:
         """Return what brings the news of these topics, None where the worker must poll."""
         return None
@@ -182,20 +206,34 @@ class SqlJobStore(abc.ABC):
 
     # Claiming
 
-    def claim(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        """Claim up to ``capacity`` jobs of the topics, those earlier in the list first."""
-        if capacity < 1 or not topics:
-            return []
-        return self._claim_unlimited(worker, topics, capacity)
+    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+        """Claim up to ``capacity`` jobs of the operations, those of earlier topics first.
 
-    def claim_limited(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+        Within a topic, higher priority first, whatever the operation; then in the order in which they became ready.
+        """
+        wanted = {topic: operations for topic, operations in wanted.items() if operations}
+        if capacity < 1 or not wanted:
+            return []
+        return self._claim_unlimited(worker, wanted, capacity)
+
+    def ready_operations(self, topic: str) -> list[str]:
+        """Return the operations of a topic that have ready jobs: what someone can claim who takes any."""
+        found: list[str] = []
+        with translated(self.engine), self.engine.connect() as connection:
+            while rows := self._run(connection, "next_operation", topic=topic, after=found[-1] if found else ""):
+                if rows[0][0] is None:
+                    break
+                found.append(rows[0][0])
+        return found
+
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Claim from a limited topic, one worker at a time, so that its limits are exact [LIMIT-1]."""
         with self._writing(None) as connection:
             found = self._run(connection, "lock_topic", topic=topic)
             if not found:
                 return []
             room = self._room(connection, topic, TopicLimits(**_named_limits(found[0])))
-            picked = self._pick(connection, topic, room, room.free(capacity))
+            picked = self._pick(connection, topic, operations, room, room.free(capacity))
             if not picked:
                 return []
             ids = sorted(candidate.id for candidate in picked)
@@ -215,40 +253,44 @@ class SqlJobStore(abc.ABC):
         for row in self._change_on(connection, "rate_buckets", {"keys": keys}, topic=topic):
             room.add_bucket(*row)
 
-    def _pick(self, connection: Connection, topic: str, room: Room, capacity: int) -> list[Candidate]:
+    def _pick(
+        self, connection: Connection, topic: str, operations: Sequence[str], room: Room, capacity: int
+    ) -> list[Candidate]:
         """Return what to claim: higher priority first, and of equals the jobs with and without keys in turn."""
-        if capacity < 1:
+        if capacity < 1 or not operations:
             return []
         turns = self._turns[topic]
-        looked_at, ready = self._look_at_keys(connection, topic, room, capacity)
-        rows = self._run(connection, "ready_without_key", topic=topic, capacity=capacity)
-        keyless = [Candidate(row[0], None, row[1]) for row in rows]
+        looked_at, ready = self._look_at_keys(connection, topic, operations, room, capacity)
+        rows = self._ready_without_key(connection, topic, operations, capacity)
+        keyless = first(map(Candidate._make, rows), capacity)
         picked = turns.share(in_turn(ready), keyless, capacity)
         turns.note(looked_at, ready, picked)
         return picked
 
     def _look_at_keys(
-        self, connection: Connection, topic: str, room: Room, capacity: int
+        self, connection: Connection, topic: str, operations: Sequence[str], room: Room, capacity: int
     ) -> tuple[list[str], dict[str, list[Candidate]]]:
         """Go round the keys, from where the last claim stopped; return those seen, and the ready jobs with room."""
         looked_at: list[str] = []
         ready: dict[str, list[Candidate]] = {}
-        for keys in self._pages_of_keys(connection, topic, self._turns[topic].last_key):
+        for keys in self._pages_of_keys(connection, topic, operations, self._turns[topic].last_key):
             looked_at += keys
             if room.limits.rate_count_per_key is not None:
                 self._read_buckets(connection, topic, room, keys)
             rooms = {key: free for key in keys if (free := room.free_of_key(key, capacity)) > 0}
-            ready |= self._ready_by_key(connection, topic, rooms, capacity)
+            ready |= self._ready_by_key(connection, topic, operations, rooms, capacity)
             if len(looked_at) >= self.most_keys_per_claim and sum(map(len, ready.values())) >= capacity:
                 break
         return looked_at, ready
 
-    def _pages_of_keys(self, connection: Connection, topic: str, after: str) -> Iterator[list[str]]:
+    def _pages_of_keys(
+        self, connection: Connection, topic: str, operations: Sequence[str], after: str
+    ) -> Iterator[list[str]]:
         """Yield the keys with ready jobs, each once: those after ``after``, then from the first key on."""
         seen: set[str] = set()
         is_second_lap = not after
         for _ in range(self.most_pages_per_claim):
-            page = self._keys_after(connection, topic, after)
+            page = self._keys_after(connection, topic, operations, after)
             new = [key for key in page if key not in seen]
             seen.update(new)
             if new:
@@ -261,7 +303,7 @@ class SqlJobStore(abc.ABC):
                 after, is_second_lap = "", True
 
     def _ready_by_key(
-        self, connection: Connection, topic: str, rooms: Mapping[str, int], capacity: int
+        self, connection: Connection, topic: str, operations: Sequence[str], rooms: Mapping[str, int], capacity: int
     ) -> dict[str, list[Candidate]]:
         """Return the next ready jobs of each key, read no further than needed to know the first ``capacity``."""
         ready: dict[str, list[Candidate]] = {key: [] for key in rooms}
@@ -269,22 +311,13 @@ class SqlJobStore(abc.ABC):
         hungry = list(rooms)
         while hungry:
             depths = {key: min(depth, rooms[key]) for key in hungry}
-            for key in hungry:
-                ready[key].clear()
-            for job_id, key, priority in self._ready_of_keys(connection, topic, depths):
-                ready[key].append(Candidate(job_id, key, priority))
+            found: defaultdict[str | None, list[Candidate]] = defaultdict(list)
+            for candidate in map(Candidate._make, self._ready_of_keys(connection, topic, operations, depths)):
+                found[candidate.key].append(candidate)
+            ready |= {key: first(found[key], depths[key]) for key in hungry}
             hungry = [key for key in too_shallow(ready, rooms, capacity) if len(ready[key]) >= depth]
             depth *= 4
         return {key: jobs for key, jobs in ready.items() if jobs}
-
-    def _ready_of_keys(self, connection: Connection, topic: str, depths: Mapping[str, int]) -> list[Row]:
-        """Return id, key and priority of the first ready jobs of each key, as many as are asked for."""
-        batch: Batch = {"keys": list(depths), "rooms": list(depths.values())}
-        return self._change_on(connection, "ready_of_keys", batch, topic=topic)
-
-    def _keys_after(self, connection: Connection, topic: str, after: str) -> list[str]:
-        rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=self.most_keys_per_claim)
-        return [row[0] for row in rows]
 
     def _save_buckets(self, connection: Connection, topic: str, room: Room) -> None:
         """Write down the buckets that were drawn from; now and then remove those that are full again."""
@@ -300,7 +333,7 @@ class SqlJobStore(abc.ABC):
 
     def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
         jobs = [ClaimedJob._make(row) for row in rows]
-        jobs.sort(key=lambda job: (-job.priority, job.id))
+        jobs.sort(key=lambda job: (-job.priority, job.ready_at, job.id))
         return jobs
 
     def promote(self, limit: int = 1000) -> int:
@@ -437,7 +470,32 @@ class SqlJobStore(abc.ABC):
         rows = self._read("outcome", correlation_id=correlation_id, item_id=item_id(claim.id), attempt=claim.attempt)
         return any(row[0] == "Succeeded" for row in rows)
 
+    # Remote workers
+
+    def server_seen(self, name: WorkerId) -> None:
+        """Note that a server of remote workers is alive: what ran out after that is not the fault of its death."""
+        with self._writing(None) as connection:
+            self._run(connection, "server_seen", name=name)
+
+    def remote_worker(self, owner: WorkerId, server: WorkerId) -> None:
+        """Note which server a remote worker is connected to."""
+        with self._writing(None) as connection:
+            self._run(connection, "remote_worker", owner=owner, server=server)
+
+    def forget_servers(self) -> None:
+        """Forget servers that are long gone, and who was connected to them."""
+        with self._writing(None) as connection:
+            self._run(connection, "forget_servers")
+            self._run(connection, "forget_remote_workers")
+
+    def held_by(self, worker: WorkerId) -> int:
+        """Return how many jobs a worker holds."""
+        return int(self._read("held_by", worker=worker)[0][0])
+
     # Watching over
+
+    def give_back_waiting(self) -> None:  # noqa: B027 - a store that claims has nothing that waits
+        """Do nothing: nothing is claimed that is not taken."""
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
         """Take back what lost workers held, and return what becomes of it [REAP-1].
@@ -495,13 +553,51 @@ class SqlJobStore(abc.ABC):
         return [row[0] for row in self._read("topics") if row[2] and not row[1]]
 
     def stats(self) -> list[TopicStats]:
-        """Return how many jobs of each topic are in each status."""
+        """Return how many jobs of each topic are in each status, and how many nobody can run."""
         found: dict[str, TopicStats] = {}
-        for topic, status, jobs, oldest in self._read("stats"):
-            before = found.get(topic, TopicStats(topic))
-            counts = {**before.jobs, JobStatus(status): jobs}
-            found[topic] = TopicStats(topic, counts, before.oldest_ready_seconds if oldest is None else oldest)
+        can_run = self._what_workers_run()
+        for topic, operation, status, jobs, oldest in self._read("stats"):
+            stats = found.setdefault(topic, TopicStats(topic))
+            stats.jobs[JobStatus(status)] = stats.jobs.get(JobStatus(status), 0) + jobs
+            if status == JobStatus.READY:
+                before = stats.oldest_ready_seconds
+                longest = oldest if before is None else max(before, oldest)
+                found[topic] = stats = replace(stats, oldest_ready_seconds=longest)
+                if not can_run(topic, operation):
+                    stats.without_worker[operation] = jobs
         return list(found.values())
+
+    # Workers
+
+    def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
+        """Tell that a worker is there and what it can run; None stands for any operation of a topic.
+
+        To be repeated every ``ANNOUNCE_SECONDS``: a worker that died is forgotten after a while.
+        """
+        said = json.dumps(operations, ensure_ascii=False)
+        with self._writing(None) as connection:
+            self._run(connection, "forget_workers", seconds=FORGOTTEN_SECONDS)
+            self._run(
+                connection, "announce", worker=worker, host=socket.gethostname(), pid=os.getpid(), operations=said
+            )
+
+    def withdraw(self, worker: WorkerId) -> None:
+        """Forget a worker that stops."""
+        with self._writing(None) as connection:
+            self._run(connection, "withdraw", worker=worker)
+
+    def _what_workers_run(self) -> Callable[[str, str], bool]:
+        """Return what tells whether a live worker can run an operation of a topic.
+
+        Messages of engines count as such: their workers do not announce themselves.
+        """
+        workers = [json.loads(row[0]) for row in self._read("workers", seconds=ALIVE_SECONDS)]
+
+        def can_run(topic: str, operation: str) -> bool:
+            known = [worker[topic] for worker in workers if topic in worker]
+            return topic.startswith(ENGINE_TOPICS) or any(names is None or operation in names for names in known)
+
+        return can_run
 
     def get(self, job_id: JobId) -> JobView | None:
         """Return a job that is still in the queue."""

@@ -50,12 +50,14 @@ class MysqlJobStore(PortableJobStore):
                 return None
             return JobId(added.lastrowid)
 
-    def _keys_after(self, connection: Connection, topic: str, after: str) -> list[str]:
+    def _keys_of(self, connection: Connection, topic: str, operation: str, after: str) -> list[str]:
         """Read on from the last key that was seen, so that no more is read of a key than one page."""
         keys: dict[str, None] = {}
         page = self.most_keys_per_claim
         while len(keys) < page:
-            rows = self._run(connection, "ready_keys", topic=topic, after_key=after, most_keys=page)
+            rows = self._run(
+                connection, "ready_keys", topic=topic, operation=operation, after_key=after, most_keys=page
+            )
             keys |= dict.fromkeys(row[0] for row in rows)
             if len(rows) < page:
                 break

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 from sqlalchemy.engine import Connection, CursorResult
 
 from ...core.errors import JobError
-from ..model import ClaimedJob, JobId, NewJob, WorkerId
+from ..model import ClaimedJob, JobId, NewJob, Wanted, WorkerId
 from ..statements import script
+from ..turns import Candidate, first
 from .answers import translated
 from .base import Batch, Row, SqlJobStore, as_moment
 
@@ -42,7 +44,7 @@ _CARRIED_ON = ("id", "attempt", "next_status", "delay_seconds", "error", "durati
 _UNLOCKED = ("free_key", "note_keys")  # their first statement only looks, so another may come between
 _MOMENTS = ("run_at", "created_at", "started_at", "lease_until", "first_failed_at", "last_failed_at", "read_at")
 _JOBS_PER_INSERT = 1000
-_KEYS_PER_READ = 25
+_ENTRIES_PER_READ = 25
 Entry = Mapping[str, Any]
 
 
@@ -106,45 +108,94 @@ class PortableJobStore(SqlJobStore):
 
     # Claiming
 
-    def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        waiting = self._read("waiting_topics", topics=_json(topics))
+    def _claim_unlimited(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+        pairs = [(topic, operation) for topic, operations in wanted.items() for operation in operations]
+        waiting: dict[str, list[str]] = {}
+        for topic, operation in self._read("waiting_operations", wanted=_json(pairs)):
+            waiting.setdefault(topic, []).append(operation)
         if not waiting:
             return []
         claimed: list[Row] = []
         with self._writing(None) as connection:
-            for (topic,) in waiting:
-                free = capacity - len(claimed)
-                claimed += self._change_on(connection, "claim", {}, topic=topic, worker=worker, capacity=free)
+            for topic, operations in waiting.items():
+                claimed += self._claim_topic(connection, worker, topic, operations, capacity - len(claimed))
                 if len(claimed) >= capacity:
                     break
         return self._claimed(claimed)
 
+    def _claim_topic(
+        self, connection: Connection, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int
+    ) -> list[Row]:
+        """Claim of each operation what is among the best of all; if others were faster, what there is."""
+        shares = {operations[0]: capacity}
+        if len(operations) > 1:
+            ready = map(Candidate._make, self._ready_without_key(connection, topic, operations, capacity))
+            shares = Counter(candidate.operation for candidate in first(ready, capacity))
+        claimed: list[Row] = []
+        for operation, share in shares.items():
+            claimed += self._claim_operation(connection, worker, topic, operation, share)
+        if len(operations) > 1 and len(claimed) < sum(shares.values()):
+            for operation in operations:
+                free = capacity - len(claimed)
+                claimed += self._claim_operation(connection, worker, topic, operation, free) if free else []
+        return claimed
+
+    def _claim_operation(
+        self, connection: Connection, worker: WorkerId, topic: str, operation: str, capacity: int
+    ) -> list[Row]:
+        values = {"topic": topic, "operation": operation, "worker": worker, "capacity": capacity}
+        return self._change_on(connection, "claim", {}, **values)
+
     def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
         return [
             job._replace(
-                run_at=None if job.run_at is None else as_moment(job.run_at), created_at=as_moment(job.created_at)
+                run_at=None if job.run_at is None else as_moment(job.run_at),
+                created_at=as_moment(job.created_at),
+                ready_at=as_moment(job.ready_at),
             )
             for job in super()._claimed(rows)
         ]
 
-    def _ready_of_keys(self, connection: Connection, topic: str, depths: Mapping[str, int]) -> list[Row]:
-        """Return id, key and priority of the first ready jobs of each key; a few keys at a time."""
-        picked: list[Row] = []
-        keys = list(depths)
-        for start in range(0, len(keys), _KEYS_PER_READ):
-            some = {key: depths[key] for key in keys[start : start + _KEYS_PER_READ]}
-            picked += self._read_keys(connection, topic, some)
-        return picked
+    def _ready_of_keys(
+        self, connection: Connection, topic: str, operations: Sequence[str], depths: Mapping[str, int]
+    ) -> list[Row]:
+        asked: list[Entry] = [
+            {"operation": operation, "limit_key": key, "room": room}
+            for key, room in depths.items()
+            for operation in operations
+        ]
+        return self._read_each(connection, "ready_of_keys", topic, asked)
 
-    def _read_keys(self, connection: Connection, topic: str, rooms: Mapping[str, int]) -> list[Row]:
-        [of_one_key] = script(self.dialect, "ready_of_keys")
-        values: dict[str, object] = {"topic": topic}
-        parts = []
-        for number, (key, room) in enumerate(rooms.items()):
-            parts.append(f"SELECT * FROM ({_numbered(of_one_key, number)}) AS key_{number}")
-            values |= {f"limit_key_{number}": key, f"room_{number}": room}
-        with translated(self.engine):
-            return list(connection.exec_driver_sql(" UNION ALL ".join(parts), values).all())
+    def _ready_without_key(
+        self, connection: Connection, topic: str, operations: Sequence[str], capacity: int
+    ) -> list[Row]:
+        asked: list[Entry] = [{"operation": operation, "room": capacity} for operation in operations]
+        return self._read_each(connection, "ready_without_key", topic, asked)
+
+    def _read_each(self, connection: Connection, name: str, topic: str, asked: Sequence[Entry]) -> list[Row]:
+        """Return the rows of a statement that is repeated for each entry; a few entries at a time."""
+        [of_one] = script(self.dialect, name)
+        found: list[Row] = []
+        for start in range(0, len(asked), _ENTRIES_PER_READ):
+            values: dict[str, object] = {"topic": topic}
+            parts = []
+            for number, entry in enumerate(asked[start : start + _ENTRIES_PER_READ]):
+                parts.append(f"SELECT * FROM ({_numbered(of_one, number)}) AS part_{number}")
+                values |= {f"{parameter}_{number}": value for parameter, value in entry.items()}
+            with translated(self.engine):
+                found += connection.exec_driver_sql(" UNION ALL ".join(parts), values).all()
+        return found
+
+    def _keys_after(self, connection: Connection, topic: str, operations: Sequence[str], after: str) -> list[str]:
+        """Return the first keys of what each operation has; the databases order them as Python does."""
+        keys = {key for operation in operations for key in self._keys_of(connection, topic, operation, after)}
+        return sorted(keys)[: self.most_keys_per_claim]
+
+    def _keys_of(self, connection: Connection, topic: str, operation: str, after: str) -> list[str]:
+        """Return the next keys, in order, that have ready jobs of one operation."""
+        most = self.most_keys_per_claim
+        rows = self._run(connection, "ready_keys", topic=topic, operation=operation, after_key=after, most_keys=most)
+        return [row[0] for row in rows]
 
     # Looking
 
@@ -200,4 +251,4 @@ def _said(entry: Entry) -> Entry:
 
 def _numbered(sql: str, number: int) -> str:
     """Return the statement with parameters of its own, so that it can stand beside others of its kind."""
-    return re.sub(r"(?<=[:(])(limit_key|room)\b", rf"\1_{number}", sql)
+    return re.sub(r"(?<=[:(])(operation|limit_key|room)\b", rf"\1_{number}", sql)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar
 
 from sqlalchemy.engine import Connection, Engine
@@ -12,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 from ...core.clock import Clock, SystemClock
 from ...core.engine import autocommit
 from ..listener import CHANNEL, Listener
-from ..model import ClaimedJob, Enqueued, JobId, NewJob, WorkerId, item_id
+from ..model import ClaimedJob, Enqueued, JobId, NewJob, Wanted, WorkerId, item_id
 from .answers import translated
 from .base import Batch, Row, SqlJobStore
 
@@ -40,11 +42,15 @@ _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Where a claim ended, and when the index was last read from its start."""
+    """Where a claim of an operation ended, and when the index was last read from its start."""
 
-    priority: int
-    id: JobId
+    rank: int  # the priority, negated
+    ready_at: datetime | None  # None: before all others
+    id: int
     looked_at: float
+
+
+_START = _End(-32_768, None, 0, -math.inf)  # no priority is so high
 
 
 class PostgresJobStore(SqlJobStore):
@@ -56,13 +62,13 @@ class PostgresJobStore(SqlJobStore):
     def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(engine, ahead_seconds=ahead_seconds)
         self.clock: Clock = SystemClock()
-        self._ends: dict[str, _End] = {}
+        self._ends: dict[tuple[str, str], _End] = {}
 
     def wake_ups(
-        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+        self, wanted: Wanted, clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
     ) -> Listener:
         """Return what brings the news of these topics, on a connection of its own."""
-        return Listener(self.engine, topics, clock, on_jobs=on_jobs, on_cancel=on_cancel)
+        return Listener(self.engine, frozenset(wanted), clock, on_jobs=on_jobs, on_cancel=on_cancel)
 
     def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
         with translated(self.engine), autocommit(self.engine) as connection:
@@ -73,42 +79,69 @@ class PostgresJobStore(SqlJobStore):
             columns = {column: _array(items) for column, items in batch.items()}
             return list(connection.exec_driver_sql(*self._prepared(name, {**columns, **values})).fetchall())
 
-    def _claim_unlimited(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
+    def _claim_unlimited(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
         """Claim from the start of the index, or go on where the last claim ended if that was a moment ago.
 
         Entries of claimed jobs stay in the index until it is vacuumed. To read through them for every claim makes each
         slower than the one before, so for a moment claims start behind them; then one looks from the start again, for
         jobs of higher priority and those that were put back.
         """
-        claimed = self._claim_behind(worker, topics[0], capacity)
-        if claimed:
-            return claimed
-        claimed = self._claimed(self._change("claim", {"topics": list(topics)}, worker=worker, capacity=capacity))
-        self._note_end(claimed, capacity, self.clock.monotonic())
+        now = self.clock.monotonic()
+        ends = {
+            pair: end
+            for pair in _pairs(wanted)
+            if (end := self._ends.pop(pair, None)) is not None and now - end.looked_at <= _GO_ON_SECONDS
+        }
+        claimed = self._claim_behind(worker, wanted, capacity, ends)
+        if not claimed and ends:
+            ends = {}
+            claimed = self._claim_behind(worker, wanted, capacity, ends)
+        if len(claimed) == capacity >= _WORTH_GOING_ON:  # more may be left behind; small claims are cheap anyway
+            self._note_ends(claimed, ends, now)
         return claimed
 
-    def _claim_behind(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
-        end = self._ends.get(topic)
-        if end is None or self.clock.monotonic() - end.looked_at > _GO_ON_SECONDS:
-            return []
-        claimed = self._claimed(
-            self._change(
-                "claim_behind", {}, topic=topic, worker=worker, capacity=capacity, priority=end.priority, behind=end.id
-            )
+    def _claim_behind(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, ends: Mapping[tuple[str, str], _End]
+    ) -> list[ClaimedJob]:
+        pairs = _pairs(wanted)
+        behind = [ends.get(pair, _START) for pair in pairs]
+        places = {topic: place for place, topic in enumerate(wanted)}
+        batch: Batch = {
+            "topics": [topic for topic, _ in pairs],
+            "operations": [operation for _, operation in pairs],
+            "places": [places[topic] for topic, _ in pairs],
+            "after_ranks": [end.rank for end in behind],
+            "after_ready_ats": ["-infinity" if end.ready_at is None else end.ready_at.isoformat() for end in behind],
+            "after_ids": [end.id for end in behind],
+        }
+        name = "claim" if len(pairs) == len(wanted) else "claim_merged"
+        return self._claimed(self._change(name, batch, worker=worker, capacity=capacity))
+
+    def _note_ends(self, claimed: Sequence[ClaimedJob], before: Mapping[tuple[str, str], _End], now: float) -> None:
+        """Remember the last job of each operation: nothing that comes before it is left."""
+        last = {(job.topic, job.operation): job for job in claimed}  # they are in order
+        for pair, job in last.items():
+            looked_at = before[pair].looked_at if pair in before else now
+            self._ends[pair] = _End(-job.priority, job.ready_at, job.id, looked_at)
+
+    def _ready_of_keys(
+        self, connection: Connection, topic: str, operations: Sequence[str], depths: Mapping[str, int]
+    ) -> list[Row]:
+        batch: Batch = {"keys": list(depths), "rooms": list(depths.values()), "operations": operations}
+        return self._change_on(connection, "ready_of_keys", batch, topic=topic)
+
+    def _ready_without_key(
+        self, connection: Connection, topic: str, operations: Sequence[str], capacity: int
+    ) -> list[Row]:
+        return self._change_on(
+            connection, "ready_without_key", {"operations": operations}, topic=topic, capacity=capacity
         )
-        self._note_end(claimed, capacity, end.looked_at)
-        if not claimed:
-            self._ends.pop(topic, None)
-        return claimed
 
-    def _note_end(self, claimed: Sequence[ClaimedJob], capacity: int, looked_at: float) -> None:
-        """Remember where a claim ended that left more behind; small claims are cheap anyway."""
-        for topic in {job.topic for job in claimed}:
-            self._ends.pop(topic, None)
-        if len(claimed) == capacity >= _WORTH_GOING_ON:
-            last = max(claimed, key=lambda job: (-job.priority, job.id))
-            if all(job.topic == last.topic for job in claimed):
-                self._ends[last.topic] = _End(last.priority, last.id, looked_at)
+    def _keys_after(self, connection: Connection, topic: str, operations: Sequence[str], after: str) -> list[str]:
+        batch: Batch = {"operations": operations}
+        most = self.most_keys_per_claim
+        rows = self._change_on(connection, "ready_keys", batch, topic=topic, after_key=after, most_keys=most)
+        return [row[0] for row in rows]
 
     def _enqueue_alone(self, job: NewJob) -> Enqueued:
         [row] = self._change("enqueue", {}, **self._columns(job))
@@ -145,6 +178,10 @@ class PostgresJobStore(SqlJobStore):
                 connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, topic))
 
 
+def _pairs(wanted: Wanted) -> list[tuple[str, str]]:
+    return [(topic, operation) for topic, operations in wanted.items() for operation in operations]
+
+
 def _array(items: Sequence[object]) -> object:
     """Return a column of a batch as a parameter: numbers as the text of an array, which the driver need not look at."""
     kinds = set(map(type, items))
@@ -152,7 +189,7 @@ def _array(items: Sequence[object]) -> object:
         return f"{{{','.join(map(str, items))}}}"
     if kinds == {type(None)}:
         return None  # unnest fills up a shorter column with NULL
-    return items
+    return list(items)
 
 
 def _line_start(values: Iterable[object]) -> str:

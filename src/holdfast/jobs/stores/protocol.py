@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sqlalchemy.engine import Connection, Engine
 
 from ...core.clock import Clock
-from ..model import Claim, ClaimedJob, Due, Failure, JobStatus, PutBack, Stopped, Success, Suspect, WorkerId
+from ..model import Claim, ClaimedJob, Due, Failure, JobStatus, PutBack, Stopped, Success, Suspect, Wanted, WorkerId
 
 
 class WakeUps(Protocol):
@@ -42,16 +42,24 @@ class WorkerStore(Protocol):
         ...
 
     def wake_ups(
-        self, topics: frozenset[str], clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
+        self, wanted: Wanted, clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
     ) -> WakeUps | None:
         """Return what brings the news of these topics, None where the worker must poll."""
         ...
 
-    def claim(self, worker: WorkerId, topics: Sequence[str], capacity: int) -> list[ClaimedJob]:
-        """Claim jobs of the topics."""
+    def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
+        """Tell that a worker is there and what it can run."""
         ...
 
-    def claim_limited(self, worker: WorkerId, topic: str, capacity: int) -> list[ClaimedJob]:
+    def withdraw(self, worker: WorkerId) -> None:
+        """Forget a worker that stops."""
+        ...
+
+    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+        """Claim jobs of the operations."""
+        ...
+
+    def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         """Claim from a limited topic."""
         ...
 
@@ -109,6 +117,10 @@ class WorkerStore(Protocol):
 
     def has_landed(self, job: ClaimedJob) -> bool:
         """Return whether the success of this attempt was recorded."""
+        ...
+
+    def give_back_waiting(self) -> None:
+        """Give back what was sent to the worker and not taken by it yet."""
         ...
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:

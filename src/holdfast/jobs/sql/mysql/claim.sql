@@ -1,11 +1,11 @@
--- Claim up to :capacity ready jobs of one topic. The claim is the lease grant [CLAIM-1]. Rows: the claimed jobs.
+-- Claim up to :capacity ready jobs of one operation. The claim is the lease grant [CLAIM-1]. Rows: the claimed jobs.
 -- Limited topics are left to claim_limited. Rows that others claim are passed by, so nobody waits.
 SELECT {{claimed_columns.sql}}
 FROM holdfast_jobs AS job FORCE INDEX (holdfast_jobs_by_key)
-WHERE job.topic = :topic AND job.status = 'ready' AND job.limit_key IS NULL
+WHERE job.topic = :topic AND job.operation = :operation AND job.status = 'ready' AND job.limit_key IS NULL
     AND NOT EXISTS (SELECT 1 FROM holdfast_topics AS known
         WHERE known.topic = :topic AND (known.is_paused OR known.is_limited))
-ORDER BY job.priority DESC, job.id
+ORDER BY job.priority DESC, job.ready_at, job.id
 LIMIT :capacity
 FOR UPDATE SKIP LOCKED;
 {{grant.sql}}

@@ -1,7 +1,7 @@
 -- Add one job. Rows: none; a key that is taken is a duplicate-key error, which undoes this statement alone.
 INSERT INTO holdfast_jobs
     (topic, operation, payload, status, priority, limit_key, max_attempts, retry_base_seconds, retry_max_seconds,
-     lease_seconds, run_at, unique_key, held_key, unique_seconds, correlation_id, instance_id, tags)
+     lease_seconds, run_at, unique_key, held_key, unique_seconds, correlation_id, instance_id, tags, ready_at)
 VALUES (:topic, :operation, :payload, CASE WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END, :priority, :limit_key,
      :max_attempts, :retry_base_seconds, :retry_max_seconds, :lease_seconds, :run_at, :unique_key, :unique_key,
-     :unique_seconds, :correlation_id, :instance_id, :tags)
+     :unique_seconds, :correlation_id, :instance_id, :tags, :now)

@@ -12,6 +12,7 @@ UPDATE {{asked.sql}}
 SET job.status = report.next_status,
     job.suspicions = report.suspicions,
     job.run_at = :now,
+    job.ready_at = :now,
     job.locked_by = NULL,
     job.lease_until = NULL,
     job.last_error = 'the worker that held it was lost'

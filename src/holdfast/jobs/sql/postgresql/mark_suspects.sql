@@ -11,6 +11,7 @@ UPDATE holdfast_jobs AS job
 SET status = CASE WHEN lost.is_innocent AND job.suspicions = 0 THEN 'ready' ELSE 'suspect' END,
     suspicions = job.suspicions + CASE WHEN lost.is_innocent THEN 0 ELSE 1 END,
     run_at = :now,
+    ready_at = :now,
     locked_by = NULL,
     lease_until = NULL,
     last_error = 'the worker that held it was lost'

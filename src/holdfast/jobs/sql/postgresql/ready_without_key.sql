@@ -1,6 +1,10 @@
--- The next ready jobs of a topic that have no key. Rows: ids with their priorities.
-SELECT id, priority FROM holdfast_jobs
-WHERE topic = :topic AND status = 'ready' AND limit_key IS NULL
-ORDER BY priority DESC, id
-LIMIT :capacity
-FOR UPDATE SKIP LOCKED
+-- The next ready jobs of a topic's operations that have no key. Rows: those of Candidate, in no order.
+-- They are locked when they are claimed, which is soon: nobody else claims from this topic now.
+SELECT ready.id, NULL::text AS limit_key, ready.priority, ready.ready_at, wanted.operation
+FROM unnest(:operations::text[]) AS wanted (operation)
+CROSS JOIN LATERAL (
+    SELECT job.id, job.priority, job.ready_at FROM holdfast_jobs AS job
+    WHERE job.topic = :topic AND job.operation = wanted.operation AND job.status = 'ready' AND job.limit_key IS NULL
+    ORDER BY -job.priority::integer, job.ready_at, job.id
+    LIMIT :capacity
+) AS ready

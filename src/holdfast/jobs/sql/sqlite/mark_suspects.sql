@@ -11,6 +11,7 @@ UPDATE holdfast_jobs AS job
 SET status = report.next_status,
     suspicions = report.suspicions,
     run_at = :now,
+    ready_at = :now,
     locked_by = NULL,
     lease_until = NULL,
     last_error = 'the worker that held it was lost'

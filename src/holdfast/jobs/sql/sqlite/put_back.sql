@@ -1,4 +1,5 @@
--- Give attempts back without counting a failure: a snooze, a drain, an unknown handler [FENCE-2]. Rows: what was ours.
+-- Give attempts back without counting a failure: a snooze, or a drain, which keeps its place [FENCE-2]. Rows: what was
+-- ours.
 SELECT report.id, report.attempt {{claims.sql}} WHERE job.cancel_reason IS NULL;
 UPDATE holdfast_jobs AS job
 SET status = CASE WHEN report.delay_seconds > 0 THEN 'scheduled' WHEN job.suspicions > 0 THEN 'suspect' ELSE 'ready' END,

@@ -1,5 +1,7 @@
--- The next ready jobs of a topic that have no key. Rows: ids with their priorities.
-SELECT id, priority FROM holdfast_jobs
-WHERE topic = :topic AND status = 'ready' AND limit_key IS NULL
-ORDER BY priority DESC, id
-LIMIT :capacity
+-- The next ready jobs of an operation that have no key; repeated for a number of operations.
+-- Rows: those of Candidate.
+SELECT job.id, job.limit_key, job.priority, COALESCE(job.ready_at, job.created_at), job.operation
+FROM holdfast_jobs AS job
+WHERE job.topic = :topic AND job.operation = :operation AND job.status = 'ready' AND job.limit_key IS NULL
+ORDER BY job.priority DESC, COALESCE(job.ready_at, job.created_at), job.id
+LIMIT :room
