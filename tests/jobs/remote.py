@@ -188,7 +188,7 @@ class Remote:
 
     def until_empty(self) -> None:
         """Wait until every job has ended."""
-        wait_until(lambda: self.count("ready", "scheduled", "running") == 0, "every job to end")
+        wait_until(lambda: self.count("ready", "scheduled", "suspect", "running") == 0, "every job to end")
 
     def count(self, *statuses: str) -> int:
         rows = self.queue.rows("SELECT status, count(*) AS n FROM holdfast_jobs GROUP BY status")

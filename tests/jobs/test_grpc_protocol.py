@@ -100,8 +100,8 @@ def test_a_stale_report_changes_nothing_and_says_so(connection: RemoteConnection
     code, details = refusal(connection, "ReportResult", wire.ReportResultRequest(worker="w", report=report(assignment)))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert details.startswith(f"Job {job.id}, attempt 1, is not worker w's any more")
-    assert queue.column(job.id, "last_error") == "worker lease expired"
-    assert queue.history() == [] or {entry["status"] for entry in queue.history()} == {"Failed"}
+    assert (queue.status(job.id), queue.column(job.id, "suspicions")) == ("suspect", 1)
+    assert queue.history() == []
 
 
 def test_another_workers_report_is_stale(connection: RemoteConnection, queue: Queue) -> None:

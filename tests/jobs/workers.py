@@ -66,7 +66,7 @@ class Work:
 
     def until_empty(self) -> None:
         """Wait until every job has ended."""
-        active = "SELECT count(*) AS n FROM holdfast_jobs WHERE status IN ('ready', 'scheduled', 'running')"
+        active = "SELECT count(*) AS n FROM holdfast_jobs WHERE status IN ('ready', 'scheduled', 'suspect', 'running')"
         wait_until(lambda: self.queue.rows(active)[0]["n"] == 0, "every job to end")
 
 

@@ -25,8 +25,8 @@ from .settings import ENGINE_TOPICS
 from .stores.base import SqlJobStore
 
 ENGINE_PREFIX = "jobs:"
-_RETRIABLE = (JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.SCHEDULED)
-_CANCELLABLE = (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.RUNNING)
+_RETRIABLE = (JobStatus.DEAD, JobStatus.CANCELLED, JobStatus.SCHEDULED, JobStatus.SUSPECT)
+_CANCELLABLE = (JobStatus.READY, JobStatus.SCHEDULED, JobStatus.SUSPECT, JobStatus.RUNNING)
 
 
 def cancel_jobs(store: SqlJobStore, ids: Sequence[JobId], reason: str, actor: str) -> dict[JobId, JobStatus]:

@@ -31,6 +31,11 @@ class Chores:
         if self._due:
             self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether chores are still done, if there are any."""
+        return not self._due or self._thread.is_alive()
+
     def stop(self) -> None:
         """End, once the chore at hand is done."""
         self._stop.set()

@@ -79,6 +79,11 @@ class JobDefinition:
                 "transaction. Rename the parameter."
             )
 
+    @property
+    def max_seconds(self) -> float | None:
+        """Return how long an attempt may run, None for as long as it takes."""
+        return self.settings.max_seconds
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the handler here and now, as a test does."""
         return self.function(*args, **kwargs)

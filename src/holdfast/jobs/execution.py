@@ -33,6 +33,7 @@ from .context import JobContext
 from .correlation import current_correlation_id
 from .model import Failure, PutBack, Stopped, Success, WorkerId
 from .outcomes import Discard, JobCancelled, Retry, Snooze
+from .overdue import overdue_error
 from .reporter import Report
 from .running import Running, current_running
 from .stores.protocol import WorkerStore
@@ -83,8 +84,8 @@ class Execution:
 
     def run(self, running: Running) -> None:
         """Call a ``def`` handler and report."""
-        running.started_at = self._clock.monotonic()
-        if self._was_stopped(running):
+        running.begin(self._clock.monotonic())
+        if self._was_stopped(running) or (running.must_record_begin and not self._may_begin(running)):
             return
         token = current_correlation_id.set(running.job.correlation_id)
         current_running.set(running)
@@ -100,12 +101,14 @@ class Execution:
 
     async def run_async(self, running: Running) -> None:
         """Call an ``async def`` handler and report. Its transaction ends on a thread: the loop is never blocked."""
-        running.started_at = self._clock.monotonic()
+        running.begin(self._clock.monotonic())
         if self._was_stopped(running):
             return
         current_correlation_id.set(running.job.correlation_id)
         current_running.set(running)
         try:
+            if running.must_record_begin and not await on_own_thread(partial(self._may_begin, running)):
+                return
             output = await running.handler.function(*self._context(running), **self._arguments(running))
         except BaseException as error:
             await self._off_loop(running, self._failed, error)
@@ -121,6 +124,19 @@ class Execution:
         else:
             return False  # what comes after this look stops the handler
         return True
+
+    def _may_begin(self, running: Running) -> bool:
+        """Record the begin of a job that may run once [ONCE-1]; when that is not answered it is given back unbegun."""
+        try:
+            if self._store.begin(self._worker, running.claim):
+                return True
+        except (Unavailable, Ambiguous) as error:
+            self._telemetry.unavailable("Recording the begin of a job", error)
+            self._end(running, PutBack(running.claim))
+            return False
+        running.lose(is_certain=True)
+        self._end(running, PutBack(running.claim))
+        return False
 
     async def _off_loop(self, running: Running, end: Callable[[Running, Any], None], value: object) -> None:
         if running.transaction is None:
@@ -266,6 +282,8 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
             return Stopped(claim, duration_ms)
         case asyncio.CancelledError() | LostLeaseError() if running.is_lost:
             return PutBack(claim)
+        case asyncio.CancelledError() if running.is_overdue:
+            return Failure(claim, duration_ms, overdue_error(running))
         case _CommitFailed() | HandlerError():
             return Failure(claim, duration_ms, str(error))
     return Failure(claim, duration_ms, told(error))

@@ -23,7 +23,11 @@ _STOP_SECONDS = 5.0
 
 
 class Keeper:
-    """One statement per interval for all jobs in flight, and one for all leases that ran out anywhere."""
+    """One statement per interval for all jobs in flight, and a look for leases that ran out anywhere.
+
+    Args:
+        is_live: whether a job can still make progress here; nobody beats for one whose thread has died.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,8 @@ class Keeper:
         beat_seconds: float,
         watchdog_seconds: float,
         on_reaped: Callable[[], None],
+        before_reap: Callable[[], None] = lambda: None,
+        is_live: Callable[[Running], bool] = lambda running: True,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -45,6 +51,8 @@ class Keeper:
         self._beat_seconds = beat_seconds
         self._watchdog_seconds = watchdog_seconds
         self._on_reaped = on_reaped
+        self._before_reap = before_reap
+        self._is_live = is_live
         self._wake = threading.Event()
         self._is_stopped = False
         self._reap_at = clock.monotonic()
@@ -59,6 +67,11 @@ class Keeper:
         self._is_stopped = True
         self._wake.set()
         self._thread.join(_STOP_SECONDS)
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether beats are still sent."""
+        return self._thread.is_alive()
 
     def beat_now(self) -> None:
         """Do not wait for the next interval: someone may have cancelled a job."""
@@ -86,7 +99,7 @@ class Keeper:
 
     def beat(self) -> bool:
         """Extend every lease; return whether the database answered."""
-        held = [running for running in self._in_flight.all() if not running.is_taken]
+        held = [running for running in self._in_flight.all() if not running.is_taken and self._is_live(running)]
         if not held:
             return True
         asked_at = self._clock.monotonic()
@@ -126,6 +139,7 @@ class Keeper:
     def reap(self) -> None:
         """End attempts whose lease has passed, whoever's they were."""
         try:
+            self._before_reap()
             while decided := self._store.reap(_REAP_AT_ONCE):
                 self._telemetry.reaped(decided)
                 self._on_reaped()

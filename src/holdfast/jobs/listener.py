@@ -43,6 +43,11 @@ class Listener:
         """Begin to listen."""
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it still listens, or tries to."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """End."""
         self._stop.set()

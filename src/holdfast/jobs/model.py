@@ -19,6 +19,7 @@ class JobStatus(StrEnum):
 
     READY = "ready"
     SCHEDULED = "scheduled"
+    SUSPECT = "suspect"
     RUNNING = "running"
     DONE = "done"
     DEAD = "dead"
@@ -102,6 +103,20 @@ class Enqueued:
     id: JobId
     correlation_id: str
     is_new: bool = True
+
+
+class Due(NamedTuple):
+    """What is to come: in how many seconds the next scheduled job is due, and whether a suspect waits for its test."""
+
+    seconds: float | None = None
+    has_suspects: bool = False
+
+
+class Suspect(NamedTuple):
+    """A job that was claimed to be tested, and how often its worker was lost before."""
+
+    job: ClaimedJob
+    suspicions: int
 
 
 class Success(NamedTuple):

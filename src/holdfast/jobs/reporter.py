@@ -53,6 +53,11 @@ class Reporter:
         """Begin to send."""
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether reports are still sent."""
+        return self._thread.is_alive()
+
     def finish(self, seconds: float) -> bool:
         """Send what is left and end; return whether everything was answered in time."""
         self._inbox.put(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 from collections import deque
@@ -13,15 +14,18 @@ from typing import Any
 
 from ..core.clock import Clock
 from .running import Running
+from .stuck import Knocking
 
 _BRIEF_SECONDS = 0.002
 _STOP_SECONDS = 2.0
+_log = logging.getLogger("holdfast.jobs")
 
 
 class ThreadRunner:
     """A few threads that take jobs from one line. Threads are started, and woken, only as they are needed.
 
-    Waking a thread costs more than a very short job: when jobs are short, few threads do them all.
+    Waking a thread costs more than a very short job: when jobs are short, few threads do them all. Where the machine
+    gives no more threads, those that are there do the work.
     """
 
     def __init__(self, threads: int, run: Callable[[Running], None], clock: Clock) -> None:
@@ -34,11 +38,26 @@ class ThreadRunner:
         self._idle = 0
         self._mean_seconds = 1.0
         self._lock = threading.Lock()
+        self._has_refused = False
+        self.lost = 0  # threads whose handler was abandoned and has not come back
 
     def start(self, jobs: Sequence[Running]) -> None:
         """Take jobs in."""
         self._line.extend(jobs)
         self.wake()
+
+    def start_alone(self, running: Running) -> None:
+        """Begin with a job at once, on a thread of its own.
+
+        Raises:
+            RuntimeError: the machine gives no thread.
+        """
+        threading.Thread(target=self._run, args=(running,), name="holdfast-job-alone", daemon=True).start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether every thread that was started still works, and there is one for those in line."""
+        return all(thread.is_alive() for thread in self._threads) and not (self._has_refused and not self._threads)
 
     @property
     def waiting_since(self) -> float | None:
@@ -52,21 +71,36 @@ class ThreadRunner:
         with self._lock:
             woken = min(wanted, self._idle)
             self._idle -= woken
-            new = min(wanted - woken, self._most - len(self._threads))
-            for _ in range(new):
-                name = f"holdfast-job-{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-                self._threads[-1].start()
+            new = self._started(min(wanted - woken, self._most - len(self._threads)))
         for _ in range(woken + new):
             self._wake_ups.put(True)
 
+    def _started(self, wanted: int) -> int:
+        """Start threads; return how many the machine gave."""
+        for number in range(wanted):
+            thread = threading.Thread(target=self._work, name=f"holdfast-job-{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._refused(error)
+                return number
+            self._threads.append(thread)
+        return max(0, wanted)
+
+    def _refused(self, error: RuntimeError) -> None:
+        if not self._has_refused:
+            _log.error("Only %d of %d threads for jobs could be started: %s", len(self._threads), self._most, error)
+        self._has_refused = True
+
     def take_back(self) -> list[Running]:
         """Return the jobs no thread has begun with."""
-        waiting = []
-        with suppress(IndexError):
-            while True:
-                waiting.append(self._line.popleft())
-        return waiting
+        return _emptied(self._line)
+
+    def abandon(self, running: Running) -> bool:
+        """Leave a thread to a handler that does not end; return whether it has not ended meanwhile."""
+        with self._lock:
+            self.lost += _abandoned(running) and running.thread in self._threads
+            return running.is_abandoned
 
     def stop(self) -> None:
         """Let the threads end when they are done."""
@@ -89,57 +123,108 @@ class ThreadRunner:
             except IndexError:
                 break
             self._run(running)
+            with self._lock:
+                running.thread = None
+                self.lost -= running.is_abandoned
             count += 1
         if count:
             self._mean_seconds = (self._clock.monotonic() - started) / count
 
 
 class LoopRunner:
-    """One event loop on a thread of its own, started with the first job."""
+    """One event loop on a thread of its own, started with the first job.
 
-    def __init__(self, concurrency: int, run: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
+    ``sys.exit`` in a task, or a handler that stops the loop, does not end it: other handlers are on it too.
+    """
+
+    def __init__(self, concurrency: int, run: Callable[[Running], Coroutine[Any, Any, None]], clock: Clock) -> None:
         self._concurrency = concurrency
         self._run = run
         self._waiting: deque[Running] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._is_stopping = False
+        self._knocking = Knocking(clock)
+        self._lock = threading.Lock()
+        self.lost = 0  # tasks that were abandoned and have not ended
 
     def start(self, jobs: Sequence[Running]) -> None:
-        """Take jobs in."""
+        """Take jobs in.
+
+        Raises:
+            RuntimeError: the machine gives no thread, or the loop has died.
+        """
+        self._waiting.extend(jobs)
+        self._post(self._begin)
+
+    def start_alone(self, running: Running) -> None:
+        """Begin with a job at once, however many there are. Raises as ``start`` does."""
+        self._post(self._create, running)
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._turn, name="holdfast-jobs-loop", daemon=True)
             self._thread.start()
-        self._waiting.extend(jobs)
-        self._loop.call_soon_threadsafe(self._begin)
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the loop turns, if it was ever needed."""
+        return self._thread is None or self._thread.is_alive()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether a handler keeps the loop from turning."""
+        return self._knocking.is_unanswered
+
+    def knock(self) -> None:
+        """See whether the loop turns, if there is anything on it."""
+        if self._loop is not None and (self._tasks or self._waiting):
+            with suppress(RuntimeError):  # it has died, which is seen elsewhere
+                self._knocking.knock(self._loop.call_soon_threadsafe)
 
     def take_back(self) -> list[Running]:
         """Return the jobs that have not begun."""
-        waiting = []
-        with suppress(IndexError):  # the loop takes from it too
-            while True:
-                waiting.append(self._waiting.popleft())
-        return waiting
+        return _emptied(self._waiting)  # the loop takes from it too
 
     @property
     def waiting_since(self) -> float | None:
         """Return when the first in line was claimed, None when nobody waits for a place on the loop."""
         return _claimed_at(self._waiting)
 
+    def abandon(self, running: Running) -> bool:
+        """Leave a task alone that was cancelled and does not end; return whether it has not ended meanwhile."""
+        with self._lock:
+            self.lost += _abandoned(running)
+            return running.is_abandoned
+
     def stop(self) -> None:
         """End the loop; what still runs on it is cancelled."""
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop is not None and self._thread is not None and self._thread.is_alive():
+            self._is_stopping = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_STOP_SECONDS)  # a handler that blocks the loop is left behind
 
     def _turn(self) -> None:
         assert self._loop is not None
         try:
-            self._loop.run_forever()
+            while not self._is_stopping:
+                self._turn_on(self._loop)
             self._cancel_all()
+        except Exception:
+            _log.exception("The event loop of jobs died")
         finally:
-            self._loop.close()
+            with suppress(Exception):  # what is broken may not even close
+                self._loop.close()
+
+    def _turn_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            _log.error("A task of a job's handler called for the end of the process (%r). The loop goes on.", error)
 
     def _cancel_all(self) -> None:
         assert self._loop is not None
@@ -151,20 +236,27 @@ class LoopRunner:
 
     def _begin(self) -> None:
         """Start what there is room for. Runs on the loop."""
+        with suppress(IndexError):  # it was taken back meanwhile
+            while self._waiting and len(self._tasks) < self._concurrency:
+                self._create(self._waiting.popleft())
+
+    def _create(self, running: Running) -> None:
         assert self._loop is not None
-        while self._waiting and len(self._tasks) < self._concurrency:
-            running = self._waiting.popleft()
-            task = self._loop.create_task(self._run(running))
-            running.stop_task = lambda task=task: self._stop(task)
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+        task = self._loop.create_task(self._run(running))
+        running.stop_task = lambda: self._stop(task)
+        self._tasks.add(task)
+        task.add_done_callback(lambda ended: self._ended(ended, running))
 
     def _stop(self, task: asyncio.Task[None]) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(task.cancel)
+        with suppress(RuntimeError):  # the loop has died, and the task with it
+            self._loop.call_soon_threadsafe(task.cancel)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None], running: Running) -> None:
         self._tasks.discard(task)
+        with self._lock:
+            running.thread = None
+            self.lost -= running.is_abandoned
         if self._waiting:
             self._begin()
 
@@ -174,3 +266,17 @@ def _claimed_at(line: deque[Running]) -> float | None:
         return line[0].started_at
     except IndexError:
         return None
+
+
+def _abandoned(running: Running) -> bool:
+    """Give a job up unless it has just ended."""
+    running.is_abandoned = running.thread is not None
+    return running.is_abandoned
+
+
+def _emptied(line: deque[Running]) -> list[Running]:
+    taken = []
+    with suppress(IndexError):
+        while True:
+            taken.append(line.popleft())
+    return taken

@@ -51,6 +51,11 @@ class JobHandler(Protocol):
         ...
 
     @property
+    def max_seconds(self) -> float | None:
+        """Return how long an attempt may run, None for as long as it takes."""
+        ...
+
+    @property
     def codec(self) -> Decoder:
         """Return what reads its payloads."""
         ...
@@ -62,29 +67,39 @@ class Running:
     __slots__ = (
         "_cancel_event",
         "_lost_event",
+        "begun_at",
         "cancel_reason",
         "claim",
         "extended_at",
         "handler",
+        "is_abandoned",
         "is_lost",
+        "is_overdue",
         "is_reported",
         "is_taken",
         "job",
         "locked_since",
+        "must_record_begin",
         "started_at",
         "stop_task",
+        "thread",
         "transaction",
     )
 
     def __init__(self, job: ClaimedJob, handler: JobHandler, now: float) -> None:
         self.job = job
-        self.claim = job.claim
+        self.claim: Claim = job.claim
         self.handler = handler
         self.extended_at = now
         self.started_at = now
         self.is_lost = False
         self.is_taken = False
         self.is_reported = False
+        self.is_overdue = False
+        self.is_abandoned = False
+        self.must_record_begin = False
+        self.begun_at: float | None = None
+        self.thread: threading.Thread | None = None
         self.cancel_reason: str | None = None
         self.locked_since: float | None = None
         self.stop_task: Callable[[], None] | None = None
@@ -111,6 +126,16 @@ class Running:
             if self.cancel_reason is not None:
                 self._cancel_event.set()
             return self._cancel_event
+
+    @property
+    def has_live_thread(self) -> bool:
+        """Return whether what runs the job, once it has begun, is alive: only then can it still end by itself."""
+        return self.thread is None or self.thread.is_alive()
+
+    def begin(self, now: float) -> None:
+        """Note that the handler begins, on this thread."""
+        self.started_at = self.begun_at = now
+        self.thread = threading.current_thread()
 
     def lose(self, *, is_certain: bool) -> None:
         """Note that the lease is, or may be, no longer ours, and stop what can be stopped.

@@ -29,7 +29,8 @@ Rate = tuple[int, float]
 class JobSettings:
     """What holds for every job of a handler unless an enqueue says otherwise.
 
-    ``max_attempts=None`` retries for ever; ``unique_seconds`` is the window of jobs that have a unique key.
+    ``max_attempts=None`` retries for ever; ``unique_seconds`` is the window of jobs that have a unique key;
+    ``max_seconds`` is how long an attempt may run, None for as long as it takes.
 
     Raises:
         ConfigurationError: a number is out of its range.
@@ -41,6 +42,7 @@ class JobSettings:
     retry_base_seconds: float = 1.0
     retry_max_seconds: float = 3600.0
     unique_seconds: float | None = None
+    max_seconds: float | None = None
     limits: TopicLimits = field(default_factory=TopicLimits)
 
     def __post_init__(self) -> None:
@@ -51,6 +53,8 @@ class JobSettings:
         checked_seconds("retry_max_seconds", self.retry_max_seconds)
         if self.unique_seconds is not None:
             checked_seconds("unique_seconds", self.unique_seconds)
+        if self.max_seconds is not None:
+            checked_seconds("max_seconds", self.max_seconds)
         if self.retry_max_seconds < self.retry_base_seconds:
             raise ConfigurationError(
                 f"retry_max_seconds={self.retry_max_seconds} is less than "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from ..core.errors import Ambiguous, Unavailable
 from ..core.telemetry import MetricsCollector, NoOpCollector
@@ -17,6 +17,7 @@ METRIC_ENDED_TOTAL = "holdfast_jobs_ended_total"
 METRIC_REAPED_TOTAL = "holdfast_jobs_reaped_total"
 METRIC_STALE_TOTAL = "holdfast_jobs_stale_reports_total"
 METRIC_IN_FLIGHT = "holdfast_jobs_in_flight"
+METRIC_LOST_SLOTS = "holdfast_jobs_lost_slots"
 
 
 class WorkerTelemetry:
@@ -29,10 +30,7 @@ class WorkerTelemetry:
     def claimed(self, jobs: Collection[ClaimedJob], in_flight: int) -> None:
         """Count claims."""
         self._count(METRIC_CLAIMED_TOTAL, len(jobs))
-        try:
-            self._metrics.set_gauge(METRIC_IN_FLIGHT, in_flight, labels={"worker": self._worker})
-        except Exception:
-            _log.exception("The metrics collector failed")
+        self._gauge(METRIC_IN_FLIGHT, in_flight)
 
     def succeeded(self, count: int) -> None:
         """Count jobs that ended well."""
@@ -74,6 +72,42 @@ class WorkerTelemetry:
             seconds,
         )
 
+    def tested(self, job: ClaimedJob) -> None:
+        """Tell of a job that runs under test."""
+        _log.warning("Job %d, attempt %d, runs under test: a worker was lost that held it", *job.claim)
+
+    def abandoned(self, running: Running, lost: int) -> None:
+        """Tell of a handler that did not end when its time was over."""
+        _log.error(
+            "The handler '%s' of job %d ran longer than max_seconds=%g and was abandoned. Places lost so far: %d.",
+            running.job.operation,
+            running.job.id,
+            running.handler.max_seconds,
+            lost,
+        )
+        self.lost_slots(lost)
+
+    def lost_slots(self, lost: int) -> None:
+        """Tell how many places are taken by handlers that were abandoned."""
+        self._gauge(METRIC_LOST_SLOTS, lost)
+
+    def stuck(self, what: str, running: Iterable[Running]) -> None:
+        """Tell that handlers keep others from running."""
+        named = ", ".join(f"job {item.job.id} ({item.job.operation})" for item in running)
+        _log.error("%s: %s. No more jobs are claimed for it until that is over.", what, named or "no job")
+
+    def unstuck(self, what: str) -> None:
+        """Tell that it is over."""
+        _log.warning("%s: that is over, and jobs are claimed again.", what)
+
+    def broken(self, parts: Sequence[str]) -> None:
+        """Tell why a worker ends."""
+        _log.error(
+            "Worker %s ends because a part of it died: %s. What that held is let go and the rest drained; restart it.",
+            self._worker,
+            ", ".join(parts),
+        )
+
     def unavailable(self, doing: str, error: BaseException) -> None:
         """Tell that the database did not answer; it is tried again."""
         _log.warning("%s did not work and is tried again: %s", doing, error)
@@ -92,6 +126,12 @@ class WorkerTelemetry:
     def broke(self, doing: str) -> None:
         """Tell of an error that should not happen; it is tried again."""
         _log.exception("%s failed unexpectedly and is tried again", doing)
+
+    def _gauge(self, name: str, value: int) -> None:
+        try:
+            self._metrics.set_gauge(name, value, labels={"worker": self._worker})
+        except Exception:
+            _log.exception("The metrics collector failed")
 
     def _count(self, name: str, value: int, **labels: str) -> None:
         try:

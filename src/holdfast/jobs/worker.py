@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy.engine import Engine
@@ -14,16 +15,20 @@ from sqlalchemy.engine import Engine
 from ..core.clock import Clock, SystemClock, new_id
 from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
+from ..runtime.watch import Parts
 from .announcement import Announcement
 from .chores import Chore, Chores
 from .claiming import BackOff, Claiming
 from .execution import Execution
 from .keeper import Keeper
-from .model import ClaimedJob, PutBack, WorkerId
+from .model import ClaimedJob, Failure, PutBack, WorkerId
+from .once import OnceLine, may_run_once
+from .overdue import Overdue
 from .reporter import Reporter
 from .runners import LoopRunner, ThreadRunner
 from .running import InFlight, JobHandler, Running
 from .stores.protocol import WakeUps, WorkerStore
+from .suspects import Suspects
 from .telemetry import WorkerTelemetry
 
 _AHEAD_SECONDS = 0.1
@@ -32,6 +37,9 @@ _LINE_SECONDS = 0.01
 _LOOK_AROUND_SECONDS = 0.2
 _REPORT_SECONDS = 5.0
 _WAITING_SECONDS = 0.5
+_LONG_SECONDS = 60.0
+_LOOP_STUCK = "The event loop does not turn"
+_THREADS_STUCK = f"Every thread has been busy with one job for {_LONG_SECONDS:g} s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,7 @@ class JobWorker:
         self._stop = stop
         self._handlers: Mapping[tuple[str, str], JobHandler] = {(item.topic, item.operation): item for item in handlers}
         self._wanted = _operations_by_topic(handlers)
+        self._wanted_off_loop = _operations_by_topic([item for item in handlers if not item.is_async])
         self._telemetry = WorkerTelemetry(self.id, metrics)
         self._in_flight = InFlight()
         self._wake = threading.Event()
@@ -99,7 +108,22 @@ class JobWorker:
             self._forget,
         )
         self._threads = ThreadRunner(self._settings.concurrency, execution.run, self._clock)
-        self._loop = LoopRunner(self._settings.concurrency, execution.run_async)
+        self._loop = LoopRunner(self._settings.concurrency, execution.run_async, self._clock)
+        self._once = OnceLine(self._in_flight, self._clock, self._begin_once)
+        self._suspects = Suspects(
+            store,
+            self.id,
+            self._in_flight,
+            self._clock,
+            can_run=self._can_run,
+            hold=self._hold_suspect,
+            make_way=self._give_back_unbegun,
+            start=self._start_alone,
+        )
+        self._overdue = Overdue(self._in_flight, self._clock, abandon=self._abandon, report=self._reporter.put)
+        self._parts = Parts()
+        self._is_broken = False
+        self._stuck: set[str] = set()
         self._keeper = Keeper(
             keeper_store or store,
             self.id,
@@ -109,6 +133,7 @@ class JobWorker:
             beat_seconds=self._settings.beat_seconds,
             watchdog_seconds=self._settings.watchdog_seconds,
             on_reaped=self._look_for_due,
+            is_live=self._is_live,
         )
         self._listener = self._listening()
         self._announcement = Announcement(store, self.id, lambda: self._wanted, self._clock)
@@ -123,20 +148,98 @@ class JobWorker:
         return self._store.wake_ups(self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled)
 
     def run(self) -> bool:
-        """Work until ``stop`` is set, then let running handlers finish; return whether they all did in time."""
-        self._reporter.start()
-        self._keeper.start()
-        if self._listener is not None:
-            self._listener.start()
-        self._chores.start()
+        """Work until ``stop`` is set, then let running handlers finish; return whether they all did in time.
+
+        When a part of the worker dies, it sets ``stop`` itself, lets go of what that part held, drains the rest and
+        returns False.
+        """
         fetcher = threading.Thread(target=self._fetch, name="holdfast-jobs-fetcher", daemon=True)
-        fetcher.start()
+        self._start_parts(fetcher)
         while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
-            self._keeper.lose_what_ran_out()
+            self._look_around()
+            self._watch_parts()
         self._wake.set()
         self._chores.stop()
         fetcher.join(self._settings.drain_seconds)
         return self._drain()
+
+    # Watching
+
+    def _start_parts(self, fetcher: threading.Thread) -> None:
+        self._reporter.start()
+        self._parts.add("the reporter", lambda: self._reporter.is_alive)
+        self._keeper.start()
+        self._parts.add("the keeper of leases", lambda: self._keeper.is_alive)
+        listener = self._listener
+        if listener is not None:
+            listener.start()
+            self._parts.add("the listener", lambda: listener.is_alive)
+        self._chores.start()
+        self._parts.add("the thread of chores", lambda: self._chores.is_alive)
+        fetcher.start()
+        self._parts.add("the fetcher", fetcher.is_alive)
+        self._parts.add("the threads of handlers", lambda: self._threads.is_alive)
+        self._parts.add("the event loop", lambda: self._loop.is_alive)
+        self._parts.add("the last place for a handler", lambda: self._lost < self._settings.concurrency)
+
+    @property
+    def _lost(self) -> int:
+        """Return how many places are taken by handlers that were abandoned."""
+        return self._threads.lost + self._loop.lost
+
+    def _watch_parts(self) -> None:
+        """End when a part has died: the others must not keep alive what it held."""
+        dead = self._parts.dead()
+        if dead and not self._stop.is_set():
+            self._telemetry.broken(dead)
+            self._is_broken = True
+            self._stop.set()
+
+    def _look_around(self) -> None:
+        self._keeper.lose_what_ran_out()
+        self._loop.knock()
+        self._tell_stuck(_LOOP_STUCK, self._loop.is_stuck, is_async=True)
+        self._tell_stuck(_THREADS_STUCK, self._are_threads_stuck(), is_async=False)
+        for running in self._overdue.look():
+            self._telemetry.abandoned(running, self._lost)
+
+    def _are_threads_stuck(self) -> bool:
+        long_ago = self._clock.monotonic() - _LONG_SECONDS
+        return len(self._begun(is_async=False, before=long_ago)) >= self._settings.concurrency
+
+    def _begun(self, *, is_async: bool, before: float = math.inf) -> list[Running]:
+        every = self._in_flight.all()
+        return [
+            item
+            for item in every
+            if item.handler.is_async is is_async and item.begun_at is not None and item.begun_at < before
+        ]
+
+    def _tell_stuck(self, what: str, is_stuck: bool, *, is_async: bool) -> None:
+        """Say once that handlers are in the way, and once that it is over."""
+        if is_stuck and what not in self._stuck:
+            self._stuck.add(what)
+            self._telemetry.stuck(what, self._begun(is_async=is_async))
+            self._wake.set()
+        elif not is_stuck and what in self._stuck:
+            self._stuck.discard(what)
+            self._telemetry.unstuck(what)
+
+    def _abandon(self, running: Running) -> bool:
+        return self._loop.abandon(running) if running.handler.is_async else self._threads.abandon(running)
+
+    def _is_live(self, running: Running) -> bool:
+        """Return whether a job can still end by itself: nobody beats for one whose thread has died."""
+        return self._reporter.is_alive if running.is_reported else running.has_live_thread
+
+    def _let_go_of_the_dead(self) -> None:
+        """Put back what ran on a thread or loop that died; what may run once is over."""
+        for running in self._in_flight.all():
+            if not running.is_reported and not running.has_live_thread:
+                running.is_reported = True
+                reason = "what ran it in its worker died"
+                once = Failure(running.claim, 0, reason)
+                self._reporter.put(once if may_run_once(running) else PutBack(running.claim, 0.0, reason))
 
     # Fetching
 
@@ -152,17 +255,40 @@ class JobWorker:
             self._give_back_what_waits()
 
     def _claim(self) -> int:
-        """Claim what there is room for and start it, then look what is due; return how many jobs there were."""
-        free = self._pace.capacity() - len(self._in_flight)
-        claimed = 0
-        if free >= 1:
-            claimed = sum(map(self._start, self._claiming.claim(self.id, self._wanted, free)))
-        return claimed + self._promote_due()
+        """Claim what there is room for and start it, then look what is due; return how many jobs there were.
+
+        While a suspect is tested nothing else begins.
+        """
+        tested = self._suspects.step()
+        if self._suspects.is_testing:
+            return tested + self._promote_due()
+        started = self._claim_ready()
+        if not started and not len(self._in_flight):
+            self._suspects.nothing_else()
+        self._once.advance()
+        return tested + started + self._promote_due()
+
+    def _claim_ready(self) -> int:
+        """Claim what there is room for; nothing that needs the event loop while it is stuck."""
+        free = self._pace.capacity() - self._lost - len(self._in_flight)
+        if free < 1:
+            return 0
+        if self._loop.is_stuck and self._store.engine is None:
+            self._store.give_back_waiting()  # a server sends whatever the worker has announced
+            return 0
+        wanted = self._wanted_off_loop if self._loop.is_stuck else self._wanted
+        return sum(map(self._start, self._claiming.claim(self.id, wanted, free)))
+
+    def _can_run(self, topic: str, operation: str) -> bool:
+        handler = self._handlers.get((topic, operation))
+        return handler is not None and not (handler.is_async and self._loop.is_stuck)
 
     def _rest(self, idle: int) -> float:
         """Return how long to wait for a wake-up: longer the longer there was nothing, never past what is due."""
         if self._fetching.due_in_seconds < math.inf:
             return self._fetching.due_in_seconds
+        if self._suspects.is_testing:
+            return min(self._settings.poll_seconds, self._suspects.seconds_left())
         if self._waiting_since() is not None:
             return _LINE_SECONDS
         if self._pace.capacity() <= len(self._in_flight):
@@ -183,10 +309,11 @@ class JobWorker:
     def _promoted(self) -> int:
         now = self._clock.monotonic()
         promoted = self._store.promote()
-        due_in = self._store.next_due_seconds()
-        if due_in is not None:
-            self._promote_at = now + min(self._settings.poll_seconds, max(_LEAST_POLL_SECONDS, due_in))
-        return promoted
+        due = self._store.next_due()
+        self._suspects.heard(due.has_suspects)
+        if due.seconds is not None:
+            self._promote_at = now + min(self._settings.poll_seconds, max(_LEAST_POLL_SECONDS, due.seconds))
+        return promoted + due.has_suspects
 
     def _start(self, jobs: Sequence[ClaimedJob]) -> int:
         """Hand jobs to where they run; return how many there were."""
@@ -202,27 +329,59 @@ class JobWorker:
         self._keeper.expect_lease(min(job.lease_seconds for job in jobs))
         self._telemetry.claimed(jobs, len(self._in_flight))
         self._pace.started(known)
-        self._threads.start([running for running in known if not running.handler.is_async])
-        async_jobs = [running for running in known if running.handler.is_async]
-        if async_jobs:
-            self._loop.start(async_jobs)
+        self._hand_over([running for running in known if not may_run_once(running)])
+        self._once.put(running for running in known if may_run_once(running))
         return len(jobs)
+
+    def _hand_over(self, jobs: Sequence[Running]) -> None:
+        """Hand jobs to where they run."""
+        self._threads.start([running for running in jobs if not running.handler.is_async])
+        async_jobs = [running for running in jobs if running.handler.is_async]
+        if async_jobs:
+            with suppress(RuntimeError):  # the loop has died: what waits for it is given back when that is noticed
+                self._loop.start(async_jobs)
+
+    def _begin_once(self, running: Running) -> None:
+        running.must_record_begin = self._store.engine is not None  # a server takes what it sent for begun
+        self._hand_over([running])
+
+    def _hold_suspect(self, job: ClaimedJob) -> Running:
+        running = Running(job, self._handlers[job.topic, job.operation], self._clock.monotonic())
+        self._in_flight.add([running])
+        self._keeper.expect_lease(job.lease_seconds)
+        self._telemetry.claimed([job], len(self._in_flight))
+        self._telemetry.tested(job)
+        return running
+
+    def _start_alone(self, running: Running) -> None:
+        runner = self._loop if running.handler.is_async else self._threads
+        try:
+            runner.start_alone(running)
+        except RuntimeError as error:  # no thread can be had
+            self._put_back(running, str(error))
+
+    def _put_back(self, running: Running, reason: str | None = None) -> None:
+        running.is_reported = True
+        self._reporter.put(PutBack(running.claim, 0.0, reason))
 
     def _give_back_unbegun(self) -> None:
         """Put back what nobody has begun with."""
-        unbegun = [*self._threads.take_back(), *self._loop.take_back()]
+        self._give_back([*self._threads.take_back(), *self._loop.take_back(), *self._once.take_back()])
+
+    def _give_back(self, unbegun: Sequence[Running]) -> None:
         self._pace.gave_back(len(unbegun))
         for running in unbegun:
-            running.is_reported = True
-            self._reporter.put(PutBack(running.claim))
+            self._put_back(running)
 
     def _waiting_since(self) -> float | None:
         """Return when the job was claimed that has waited longest for its turn."""
-        found = [since for since in (self._threads.waiting_since, self._loop.waiting_since) if since is not None]
-        return min(found, default=None)
+        lines = (self._threads, self._loop, self._once)
+        return min((line.waiting_since for line in lines if line.waiting_since is not None), default=None)
 
     def _give_back_what_waits(self) -> None:
-        """Leave jobs that were claimed ahead to others when those before them take long."""
+        """Leave jobs that were claimed ahead to others when those before them take long, or the loop is stuck."""
+        if self._loop.is_stuck:
+            self._give_back(self._loop.take_back())
         since = self._waiting_since()
         if since is not None and self._clock.monotonic() - since > _WAITING_SECONDS:
             self._pace.slow_down()
@@ -232,6 +391,7 @@ class JobWorker:
 
     def _freed(self) -> None:
         self._pace.ended(len(self._in_flight), self._clock.monotonic())
+        self._once.advance()
         self._wake.set()
 
     def _forget(self, running: Running) -> None:
@@ -249,13 +409,14 @@ class JobWorker:
 
     def _drain(self) -> bool:
         deadline = self._clock.monotonic() + self._settings.drain_seconds
+        self._give_back([*self._suspects.take_back()])
         self._give_back_unbegun()
-        while len(self._in_flight) and self._clock.monotonic() < deadline:
+        while self._are_ending() and self._clock.monotonic() < deadline:
             self._wake.clear()
-            if len(self._in_flight):
+            if self._are_ending():
                 self._clock.wait(self._wake, min(_LOOK_AROUND_SECONDS, max(0.0, deadline - self._clock.monotonic())))
-                self._keeper.lose_what_ran_out()
-        left = [running for running in self._in_flight.all() if not running.is_reported]
+                self._look_around()
+        left = [running for running in self._in_flight.all() if not running.is_reported and not running.is_abandoned]
         for running in left:
             self._reporter.put(PutBack(running.claim, 0.0, "the worker stopped before the handler ended"))
             running.lose(is_certain=True)
@@ -266,7 +427,12 @@ class JobWorker:
         self._threads.stop()
         self._loop.stop()
         self._announcement.withdraw()
-        return has_reported and not left
+        return has_reported and not left and not self._is_broken and not self._lost
+
+    def _are_ending(self) -> bool:
+        """Return whether there is anything to wait for: reports that nobody sends are not."""
+        self._let_go_of_the_dead()
+        return any(self._is_live(running) for running in self._in_flight.all())
 
 
 def _operations_by_topic(handlers: Sequence[JobHandler]) -> dict[str, list[str]]:

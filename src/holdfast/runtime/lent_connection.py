@@ -70,6 +70,7 @@ class LentConnection(Connection):
         self.is_undone = False
         self.may_be_undone = False
         self.has_raw_users = False
+        self.is_cut = False
         self._phase = Phase.OPENING
         self._thread = threading.get_ident()
 

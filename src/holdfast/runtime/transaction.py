@@ -198,10 +198,14 @@ class HandlerTransaction:
             say_something(connection)
 
     def cut(self) -> None:
-        """Break off whatever runs on it, for a handler that is given up: its thread gets an error."""
-        self._is_broken = True
+        """End the transaction under a handler that does not end: its statements fail from now on, and nothing commits.
+
+        Called from another thread; the connection is thrown away when the handler lets go of it.
+        """
+        self._has_ended = self._is_broken = True
         if self._connection is not None:
             _cut(self._connection)
+            _undo_on_sqlite(self._connection)
 
     def close(self) -> None:
         """End the transaction, if it is still open, without keeping anything. It cannot be used any more.
@@ -360,7 +364,7 @@ def proved(connection: LentConnection, error: BaseException | None = None) -> Ve
         connection: the connection, taken back from the handler.
         error: what the handler raised, if it did: the database may have undone everything with that error.
     """
-    if connection.closed or connection.invalidated:
+    if connection.closed or connection.invalidated or connection.is_cut:
         return Verdict.GONE
     try:
         _say(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -441,6 +445,7 @@ def _give_back(connection: LentConnection, *, is_broken: bool) -> None:
 
 def _cut(connection: LentConnection) -> None:
     """Have the thread that waits for a statement's answer get an error, and the server stop it where it can be told."""
+    connection.is_cut = True
     try:
         driver: Any = connection.driver
         if isinstance(driver, sqlite3.Connection):
@@ -453,6 +458,14 @@ def _cut(connection: LentConnection) -> None:
             line.shutdown(socket.SHUT_RDWR)
     except Exception:
         _log.debug("A statement could not be broken off; its thread ends when it does", exc_info=True)
+
+
+def _undo_on_sqlite(connection: LentConnection) -> None:
+    """Free SQLite's write lock from another thread, and refuse what the handler would write on the connection later."""
+    if isinstance(connection.driver, sqlite3.Connection):
+        with suppress(sqlite3.Error):
+            connection.driver.rollback()
+            connection.driver.execute("PRAGMA query_only = ON")
 
 
 class AsyncTransaction:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.clock import SystemClock
 from holdfast.jobs.definition import JobDefinition
 from holdfast.jobs.runners import LoopRunner
 from holdfast.jobs.running import Running
@@ -30,7 +31,7 @@ def test_what_was_stopped_before_its_turn_is_still_handed_on(tmp_path: Path, is_
         definition = JobDefinition(send, topic="email", store=lambda: queue.store)
         definition.enqueue_many([{}, {}])
         first, second = (Running(job, definition, 0.0) for job in queue.store.claim(ANNE, {"email": ["send"]}, 2))
-    runner = LoopRunner(1, run)
+    runner = LoopRunner(1, run, SystemClock())
     runner.start([first, second])
     wait_until(lambda: seen == [first], "the first to run")
     if is_lost:

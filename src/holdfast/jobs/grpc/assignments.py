@@ -50,6 +50,7 @@ class RemoteJob(ClaimedJob):
     """A job as a remote worker gets it."""
 
     receipt: str
+    suspicions: int = 0
 
     @property
     def claim(self) -> RemoteClaim:
@@ -59,8 +60,8 @@ class RemoteJob(ClaimedJob):
         return claim
 
 
-def assignment_of(job: ClaimedJob) -> wire.JobAssignment:
-    """Return the message that assigns a job."""
+def assignment_of(job: ClaimedJob, suspicions: int = 0) -> wire.JobAssignment:
+    """Return the message that assigns a job; with suspicions, one that the worker is to test."""
     return wire.JobAssignment(
         job_id=job.id,
         attempt=job.attempt,
@@ -78,6 +79,8 @@ def assignment_of(job: ClaimedJob) -> wire.JobAssignment:
         created_at=timestamp_of(job.created_at),
         limit_key=job.limit_key,
         receipt=str(Receipt(job.unique_seconds is not None, job.correlation_id)),
+        is_suspect=suspicions > 0,
+        suspicions=suspicions,
     )
 
 
@@ -102,4 +105,5 @@ def job_of(message: wire.JobAssignment) -> RemoteJob:
         created_at=moment_of("created_at", message.created_at),
     )
     job.receipt = message.receipt
+    job.suspicions = message.suspicions
     return job

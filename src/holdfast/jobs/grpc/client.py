@@ -20,7 +20,7 @@ from ..definition import JobDefinition
 from ..model import Enqueued, JobId, WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
 from ..running import JobHandler
-from ..settings import checked_moment, checked_topic
+from ..settings import JobSettings, checked_moment, checked_topic
 from ..worker import JobWorker, WorkerSettings
 from . import holdfast_jobs_pb2 as wire
 from .connection import RemoteConnection
@@ -35,7 +35,11 @@ _MOST_BYTES = 4 * MAX_PAYLOAD_BYTES
 
 
 def remote_job(
-    topic: str = "default", *, name: str | None = None, max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    topic: str = "default",
+    *,
+    name: str | None = None,
+    max_seconds: float | None = None,
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> Callable[[Callable[..., Any]], JobDefinition]:
     """Make the decorated function, ``def`` or ``async def``, a handler for a ``RemoteWorker``.
 
@@ -48,7 +52,12 @@ def remote_job(
 
     def register(function: Callable[..., Any]) -> JobDefinition:
         return JobDefinition(
-            function, topic=topic, store=_no_store, operation=name, max_payload_bytes=max_payload_bytes
+            function,
+            topic=topic,
+            store=_no_store,
+            operation=name,
+            settings=JobSettings(max_seconds=max_seconds),
+            max_payload_bytes=max_payload_bytes,
         )
 
     return register

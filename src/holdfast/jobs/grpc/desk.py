@@ -74,6 +74,9 @@ class Desk:
         }
         for claim, progress in said.items():
             self._store.progress(owner, claim, progress)
+        for claim, job in zip(claims, request.jobs, strict=True):
+            if job.HasField("is_tested"):
+                (self._store.begin if job.is_tested else self._store.clear)(owner, claim)
         held = self._store.heartbeat(owner, claims) if claims else {}
         return wire.HeartbeatResponse(jobs=[_state(claim, held) for claim in claims])
 

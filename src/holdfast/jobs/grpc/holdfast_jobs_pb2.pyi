@@ -18,16 +18,18 @@ class WorkerMessage(_message.Message):
     def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., grant: _Optional[_Union[Grant, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("worker", "topics", "credit", "operations")
+    __slots__ = ("worker", "topics", "credit", "operations", "tests_suspects")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TESTS_SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     credit: int
     operations: _containers.RepeatedCompositeFieldContainer[Operations]
-    def __init__(self, worker: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., credit: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[Operations, _Mapping]]] = ...) -> None: ...
+    tests_suspects: bool
+    def __init__(self, worker: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., credit: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[Operations, _Mapping]]] = ..., tests_suspects: bool = ...) -> None: ...
 
 class Operations(_message.Message):
     __slots__ = ("topic", "names")
@@ -38,10 +40,12 @@ class Operations(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("credit",)
+    __slots__ = ("credit", "tests_suspects")
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    TESTS_SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     credit: int
-    def __init__(self, credit: _Optional[int] = ...) -> None: ...
+    tests_suspects: bool
+    def __init__(self, credit: _Optional[int] = ..., tests_suspects: bool = ...) -> None: ...
 
 class ServerMessage(_message.Message):
     __slots__ = ("assignment", "beat_now")
@@ -56,7 +60,7 @@ class BeatNow(_message.Message):
     def __init__(self) -> None: ...
 
 class JobAssignment(_message.Message):
-    __slots__ = ("job_id", "attempt", "topic", "operation", "payload", "correlation_id", "lease_seconds", "failures", "max_attempts", "tags", "instance_id", "priority", "run_at", "created_at", "limit_key", "receipt")
+    __slots__ = ("job_id", "attempt", "topic", "operation", "payload", "correlation_id", "lease_seconds", "failures", "max_attempts", "tags", "instance_id", "priority", "run_at", "created_at", "limit_key", "receipt", "is_suspect", "suspicions")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +77,8 @@ class JobAssignment(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_KEY_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    IS_SUSPECT_FIELD_NUMBER: _ClassVar[int]
+    SUSPICIONS_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     attempt: int
     topic: str
@@ -89,7 +95,9 @@ class JobAssignment(_message.Message):
     created_at: _timestamp_pb2.Timestamp
     limit_key: str
     receipt: str
-    def __init__(self, job_id: _Optional[int] = ..., attempt: _Optional[int] = ..., topic: _Optional[str] = ..., operation: _Optional[str] = ..., payload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., priority: _Optional[int] = ..., run_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., limit_key: _Optional[str] = ..., receipt: _Optional[str] = ...) -> None: ...
+    is_suspect: bool
+    suspicions: int
+    def __init__(self, job_id: _Optional[int] = ..., attempt: _Optional[int] = ..., topic: _Optional[str] = ..., operation: _Optional[str] = ..., payload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., failures: _Optional[int] = ..., max_attempts: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., priority: _Optional[int] = ..., run_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., limit_key: _Optional[str] = ..., receipt: _Optional[str] = ..., is_suspect: bool = ..., suspicions: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("worker", "jobs")
@@ -100,14 +108,16 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[HeldJob, _Mapping]]] = ...) -> None: ...
 
 class HeldJob(_message.Message):
-    __slots__ = ("job_id", "attempt", "progress")
+    __slots__ = ("job_id", "attempt", "progress", "is_tested")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    IS_TESTED_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     attempt: int
     progress: str
-    def __init__(self, job_id: _Optional[int] = ..., attempt: _Optional[int] = ..., progress: _Optional[str] = ...) -> None: ...
+    is_tested: bool
+    def __init__(self, job_id: _Optional[int] = ..., attempt: _Optional[int] = ..., progress: _Optional[str] = ..., is_tested: bool = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("jobs",)

@@ -51,7 +51,7 @@ class Receiving:
     ) -> None:
         self._connection = connection
         operations = [wire.Operations(topic=topic, names=names) for topic, names in wanted.items()]
-        self._start = wire.Start(worker=worker, topics=wanted, operations=operations)
+        self._start = wire.Start(worker=worker, topics=wanted, operations=operations, tests_suspects=True)
         self._clock = clock
         self._stop = stop
         self._on_jobs = on_jobs
@@ -59,7 +59,9 @@ class Receiving:
         self._give_back = give_back
         self._lock = threading.Lock()
         self._arrived: dict[Claim, RemoteJob] = {}
-        self._grants: SimpleQueue[int] = SimpleQueue()
+        self._suspects: dict[Claim, RemoteJob] = {}
+        self._is_asked = True  # the start of a stream asks for the first suspect
+        self._grants: SimpleQueue[wire.Grant] = SimpleQueue()
         self._outstanding = 0
         self._is_over = False
         self._call: Any = None
@@ -68,6 +70,11 @@ class Receiving:
     def start(self) -> None:
         """Open the stream."""
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the stream is still kept open, or opened again."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Close the stream; jobs that arrived meanwhile are put back."""
@@ -85,18 +92,43 @@ class Receiving:
             wanted = capacity - len(jobs) - self._outstanding
             if wanted > 0 and not self._stop.is_set():
                 self._outstanding += wanted
-                self._grants.put(wanted)
+                self._grants.put(wire.Grant(credit=wanted))
         return jobs
+
+    @property
+    def wants_suspect(self) -> bool:
+        """Return whether a suspect has arrived, or another is to be asked for."""
+        return bool(self._suspects) or not self._is_asked
+
+    def take_suspect(self) -> RemoteJob | None:
+        """Return the suspect that has arrived; when there is none, the last test is over, and another is asked for."""
+        with self._lock:
+            if self._suspects:
+                self._is_asked = False
+                return self._suspects.pop(next(iter(self._suspects)))
+            if not self._is_asked and not self._stop.is_set():
+                self._is_asked = True
+                self._grants.put(wire.Grant(tests_suspects=True))
+        return None
+
+    def take_all(self) -> list[RemoteJob]:
+        """Return everything that has arrived, and ask for nothing."""
+        with self._lock:
+            taken = [*self._arrived.values(), *self._suspects.values()]
+            self._arrived.clear()
+            self._suspects.clear()
+        return taken
 
     def waiting(self) -> list[Claim]:
         """Return the claims that have arrived and were not taken."""
         with self._lock:
-            return list(self._arrived)
+            return [*self._arrived, *self._suspects]
 
     def drop(self, claim: Claim) -> None:
         """Forget a job that was lost before it was taken."""
         with self._lock:
             self._arrived.pop(claim, None)
+            self._suspects.pop(claim, None)
 
     def _run(self) -> None:
         failures = 0
@@ -104,17 +136,16 @@ class Receiving:
             has_received = self._receive()
             failures = 0 if has_received else failures + 1
             self._clock.wait(self._stop, _AFTER_ERRORS.delay_for_attempt(failures))
-        with self._lock:
-            late = list(self._arrived.values())
-            self._arrived.clear()
+        late = self.take_all()
         if late:
             self._give_back(late)
 
     def _receive(self) -> bool:
         """Keep one stream until it ends; return whether anything came through it."""
-        grants: SimpleQueue[int] = SimpleQueue()
+        grants: SimpleQueue[wire.Grant] = SimpleQueue()
         with self._lock:
             self._grants, self._outstanding = grants, 0  # credit belongs to a stream and ends with it
+            self._is_asked = True
         has_received = False
         self._call = self._connection.stub.StreamJobs(self._messages(grants), metadata=self._connection.metadata)
         self._on_jobs()
@@ -134,18 +165,21 @@ class Receiving:
             case "assignment":
                 job = job_of(message.assignment)
                 with self._lock:
-                    self._arrived[job.claim] = job
-                    self._outstanding -= 1
+                    if job.suspicions:
+                        self._suspects[job.claim] = job
+                    else:
+                        self._arrived[job.claim] = job
+                        self._outstanding -= 1
                 self._on_jobs()
             case "beat_now":
                 self._on_cancel()
 
-    def _messages(self, grants: SimpleQueue[int]) -> Iterator[wire.WorkerMessage]:
+    def _messages(self, grants: SimpleQueue[wire.Grant]) -> Iterator[wire.WorkerMessage]:
         """Yield what to send on one stream, as long as it is the one in use. Runs on a thread of gRPC."""
         yield wire.WorkerMessage(start=self._start)
         while not self._stop.is_set() and grants is self._grants:
             try:
-                credit = grants.get(timeout=_LOOK_AROUND_SECONDS)
+                grant = grants.get(timeout=_LOOK_AROUND_SECONDS)
             except Empty:
                 continue
-            yield wire.WorkerMessage(grant=wire.Grant(credit=credit))
+            yield wire.WorkerMessage(grant=grant)

@@ -15,12 +15,14 @@ from ..model import (
     Attempt,
     Claim,
     ClaimedJob,
+    Due,
     Failure,
     JobId,
     JobStatus,
     PutBack,
     Stopped,
     Success,
+    Suspect,
     Wanted,
     WorkerId,
 )
@@ -119,9 +121,36 @@ class RemoteJobStore:
         """Do nothing: the server does."""
         return 0
 
-    def next_due_seconds(self) -> float | None:
-        """Return nothing: the server looks for what is due."""
-        return None
+    def next_due(self) -> Due:
+        """Return whether the server has sent a suspect; it looks itself for what is due."""
+        return Due(has_suspects=self._receiving is not None and self._receiving.wants_suspect)
+
+    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
+        """Return the suspect that the server has sent, and ask for another when the last is over.
+
+        One that cannot run now is put back.
+        """
+        assert self._receiving is not None
+        job = self._receiving.take_suspect()
+        if job is None:
+            return None
+        if not can_run(job.topic, job.operation):
+            self._give_back([job])
+            return None
+        return Suspect(job, job.suspicions)
+
+    def begin(self, worker: WorkerId, claim: Claim) -> bool:
+        """Record that an attempt begins; False when the claim is stale."""
+        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, is_tested=True)])
+
+    def clear(self, worker: WorkerId, claim: Claim) -> bool:
+        """Record that an attempt is not to be charged any more if this worker is lost."""
+        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, is_tested=False)])
+
+    def give_back_waiting(self) -> None:
+        """Give back what the server has sent and nobody has taken."""
+        if self._receiving is not None and (arrived := self._receiving.take_all()):
+            self._give_back(arrived)
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
         """Do nothing: the server does."""

@@ -115,7 +115,7 @@ class JobsServer:
         self._thread = threading.Thread(target=self._turn, name="holdfast-jobs-server", daemon=True)
         self._reports = ThreadPoolExecutor(REPORT_THREADS, "holdfast-jobs-reports")
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, "holdfast-jobs-claims")
-        name = WorkerId(f"server-{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
+        self._name = name = WorkerId(f"server-{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
         self._telemetry = WorkerTelemetry(name, metrics)
         self._announcement = Announcement(
             self._keeper_store, name, self._streams.operations, self._clock, look_seconds=_LOOK_SECONDS
@@ -129,6 +129,7 @@ class JobsServer:
             poll_seconds=self._settings.poll_seconds,
             on_topic=lambda topic: self._on_loop(self._streams.look, topic),
             on_cancel=lambda: self._on_loop(self._streams.beat_now),
+            on_suspects=lambda: self._on_loop(self._streams.look_for_suspects),
             chores=[self._announcement.tick, *chores],
         )
         self._server: Any = None
@@ -190,7 +191,7 @@ class JobsServer:
         self._server = grpc.aio.server(interceptors=interceptors, options=self._options())
         service = JobsService(
             Desk(self._keeper_store, self._store, self._definitions, most_bytes=self._settings.max_payload_bytes),
-            StreamClaims(self._store, Claiming(self._store, self._telemetry, self._clock)),
+            StreamClaims(self._store, Claiming(self._store, self._telemetry, self._clock), self._name, self._clock),
             self._streams,
             reports=self._reports,
             claims=self._claims,

@@ -19,12 +19,13 @@ from ...core.errors import (
     Unavailable,
 )
 from ..announcement import Operations
-from ..model import ClaimedJob, WorkerId
+from ..model import ClaimedJob, Suspect, WorkerId
 from . import holdfast_jobs_pb2 as wire
 from .claiming import StreamClaims
 from .desk import Desk
 from .security import Tokens
 from .streams import JobStream, StreamEnded, Streams, take_grants
+from .suspects import StreamSuspects
 
 _log = logging.getLogger("holdfast.jobs")
 Answer = TypeVar("Answer")
@@ -128,10 +129,13 @@ class JobsService:
         first = await anext(messages, None)
         if first is None or first.WhichOneof("message") != "start":
             raise ConfigurationError("The first message of a stream must be start, with the worker's name and topics.")
-        stream = JobStream(first.start, poll_seconds=self._poll_seconds, is_told=self._is_told)
+        stream = JobStream(
+            first.start, poll_seconds=self._poll_seconds, is_told=self._is_told, suspects=self._claiming.suspects_of
+        )
+        await asyncio.get_running_loop().run_in_executor(self._claims, self._claiming.connected, stream.owner)
         self._streams.add(stream)
         taking = asyncio.ensure_future(take_grants(stream, messages))
-        serving = asyncio.ensure_future(stream.serve(self._claim, write))
+        serving = asyncio.ensure_future(stream.serve(self._claim, self._next_suspect, write))
         try:
             await _first_failure(taking, serving)
         finally:
@@ -144,6 +148,9 @@ class JobsService:
         """Claim on a thread. When the stream breaks meanwhile, what is claimed comes back as its lease runs out."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._claims, self._claiming.claim, owner, operations, capacity)
+
+    async def _next_suspect(self, suspects: StreamSuspects) -> list[Suspect]:
+        return await asyncio.get_running_loop().run_in_executor(self._claims, suspects.next)
 
 
 async def _first_failure(taking: asyncio.Future[None], serving: asyncio.Future[None]) -> None:

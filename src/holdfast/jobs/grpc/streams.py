@@ -14,22 +14,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from ...core.errors import Ambiguous, ConfigurationError, Unavailable
 from ...core.retry import RetryPolicy
 from ..announcement import Operations
-from ..model import ClaimedJob, WorkerId
+from ..model import ClaimedJob, Suspect, WorkerId
 from ..settings import checked_topic, own_topic
 from . import holdfast_jobs_pb2 as wire
 from .assignments import assignment_of
 from .desk import owner_of
+from .suspects import StreamSuspects
 
 MOST_CREDIT = 100_000
 _MOST_TOPICS = 1000
 _MOST_OPERATIONS = 10_000
 _MOST_PER_CLAIM = 100
 _LEAST_POLL_SECONDS = 0.02
+_TEST_POLL_SECONDS = 0.2
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
 _BEAT_NOW = wire.ServerMessage(beat_now=wire.BeatNow())
 _log = logging.getLogger("holdfast.jobs")
 
 Claim = Callable[[WorkerId, Operations, int], Awaitable[list[ClaimedJob]]]
+NextSuspect = Callable[[StreamSuspects], Awaitable[list[Suspect]]]
 Write = Callable[[wire.ServerMessage], Awaitable[None]]
 
 
@@ -53,13 +56,21 @@ class JobStream:
         ConfigurationError: the first message cannot be used.
     """
 
-    def __init__(self, start: wire.Start, *, poll_seconds: float, is_told: bool) -> None:
+    def __init__(
+        self,
+        start: wire.Start,
+        *,
+        poll_seconds: float,
+        is_told: bool,
+        suspects: Callable[[WorkerId, Operations, bool], StreamSuspects],
+    ) -> None:
         self.owner = owner_of(start.worker)
         if not 1 <= len(start.topics) <= _MOST_TOPICS:
             raise ConfigurationError(
                 f"Worker '{start.worker}' asks for {len(start.topics)} topics. Name 1 to {_MOST_TOPICS:,}."
             )
         self.operations = _operations(start)
+        self.suspects = suspects(self.owner, self.operations, start.tests_suspects)
         self._poll_seconds = poll_seconds
         self._is_told = is_told
         self._wake = asyncio.Event()
@@ -86,6 +97,11 @@ class JobStream:
         """Look for jobs now."""
         self._wake.set()
 
+    def look_for_suspects(self) -> None:
+        """Look for suspects now."""
+        self.suspects.heard()
+        self._wake.set()
+
     def beat_now(self) -> None:
         """Pass on that running jobs were cancelled."""
         self._must_beat = True
@@ -101,7 +117,7 @@ class JobStream:
         self._ended = ended
         self._wake.set()
 
-    async def serve(self, claim: Claim, write: Write) -> None:
+    async def serve(self, claim: Claim, next_suspect: NextSuspect, write: Write) -> None:
         """Send jobs as long as there are any and credit for them, until the stream ends.
 
         Raises:
@@ -115,7 +131,7 @@ class JobStream:
             if self._is_closed:
                 return
             try:
-                sent = await self._send(claim, write)
+                sent = await self._send(claim, next_suspect, write)
             except (Unavailable, Ambiguous) as error:
                 _log.warning("Claiming jobs for %s did not work and is tried again: %s", self.owner, error)
                 await self._pause(_AFTER_ERRORS.delay_for_attempt(failures))
@@ -125,20 +141,30 @@ class JobStream:
             if not sent:
                 await self._pause(self._rest(idle))
 
-    async def _send(self, claim: Claim, write: Write) -> int:
+    async def _send(self, claim: Claim, next_suspect: NextSuspect, write: Write) -> int:
         if self._must_beat:
             self._must_beat = False
             await write(_BEAT_NOW)
-        if not self.credit:
-            return 0
+        sent = await self._send_suspect(next_suspect, write) if self.suspects.is_due else 0
+        if not self.credit or self.suspects.is_testing:
+            return sent
         jobs = await claim(self.owner, self.operations, min(self.credit, _MOST_PER_CLAIM))
         for job in jobs:
             self.credit -= 1
             await write(wire.ServerMessage(assignment=assignment_of(job)))
-        return len(jobs)
+        return sent + len(jobs)
+
+    async def _send_suspect(self, next_suspect: NextSuspect, write: Write) -> int:
+        """Send the next suspect, for which no credit is needed: it runs even where every place is taken."""
+        found = await next_suspect(self.suspects)
+        for suspect in found:
+            await write(wire.ServerMessage(assignment=assignment_of(suspect.job, suspect.suspicions)))
+        return len(found)
 
     def _rest(self, idle: int) -> float | None:
         """Return how long to wait for news: longer the longer there was nothing, for ever when there is no credit."""
+        if self.suspects.is_testing:
+            return _TEST_POLL_SECONDS
         if not self.credit:
             return None
         if self._is_told:
@@ -181,6 +207,8 @@ async def take_grants(stream: JobStream, messages: AsyncIterator[wire.WorkerMess
     async for message in messages:
         if message.WhichOneof("message") != "grant":
             raise ConfigurationError(f"{stream.owner} sent a message after its start that is not a grant of credit.")
+        if message.grant.tests_suspects:
+            stream.suspects.ask()
         stream.grant(message.grant.credit)
     stream.close()
 
@@ -227,6 +255,11 @@ class Streams:
                 known = found.get(topic, [])
                 found[topic] = None if told is None or known is None else sorted({*known, *told})
         return found
+
+    def look_for_suspects(self) -> None:
+        """Let every stream look for suspects."""
+        for stream in self._streams.values():
+            stream.look_for_suspects()
 
     def beat_now(self) -> None:
         """Tell every worker that running jobs were cancelled."""

@@ -22,6 +22,7 @@ from ..stores.base import CANCELLED, SqlJobStore
 from ..telemetry import WorkerTelemetry
 
 _LEAST_PAUSE_SECONDS = 0.02
+_SEEN_SECONDS = 1.0
 
 
 class TopicListener(Listener):
@@ -52,6 +53,7 @@ class Watch:
         store: the queue, on connections that claims do not use.
         on_topic: called from these threads: there may be jobs of this topic, or of any when it is None.
         on_cancel: called from these threads: running jobs were cancelled.
+        on_suspects: called from these threads: suspects wait to be tested.
         chores: what else to do now and then.
     """
 
@@ -66,13 +68,17 @@ class Watch:
         poll_seconds: float,
         on_topic: Callable[[str | None], None],
         on_cancel: Callable[[], None],
+        on_suspects: Callable[[], None],
         chores: Sequence[Chore] = (),
     ) -> None:
+        self._on_suspects = on_suspects
         self._store = store
         self._telemetry = telemetry
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._on_topic = on_topic
+        self._name = name
+        self._said_at = clock.monotonic() - _SEEN_SECONDS
         self._keeper = Keeper(
             store,
             name,
@@ -82,6 +88,7 @@ class Watch:
             beat_seconds=watchdog_seconds,
             watchdog_seconds=watchdog_seconds,
             on_reaped=self._heard_any,
+            before_reap=self._say_alive,  # so that the loss of a worker is not taken for the server's
         )
         self._listener = (
             TopicListener(store.engine, clock, on_topic=self._heard, on_cancel=on_cancel) if store.notifies else None
@@ -130,9 +137,17 @@ class Watch:
 
     def _promoted(self) -> float:
         """Let what is due be claimed; return how long until something else may be."""
+        if self._clock.monotonic() - self._said_at >= _SEEN_SECONDS:
+            self._say_alive()
         if self._store.promote():
             self._on_topic(None)
-        due_in = self._store.next_due_seconds()
-        if due_in is None:
+        due = self._store.next_due()
+        if due.has_suspects:
+            self._on_suspects()
+        if due.seconds is None:
             return self._poll_seconds
-        return min(self._poll_seconds, max(_LEAST_PAUSE_SECONDS, due_in))
+        return min(self._poll_seconds, max(_LEAST_PAUSE_SECONDS, due.seconds))
+
+    def _say_alive(self) -> None:
+        self._store.server_seen(self._name)
+        self._said_at = self._clock.monotonic()

@@ -30,6 +30,7 @@ from ..model import (
     Attempt,
     Claim,
     ClaimedJob,
+    Due,
     Enqueued,
     Failure,
     JobId,
@@ -39,6 +40,7 @@ from ..model import (
     PutBack,
     Stopped,
     Success,
+    Suspect,
     Topic,
     TopicLimits,
     TopicStats,
@@ -338,9 +340,62 @@ class SqlJobStore(abc.ABC):
         """Let scheduled jobs whose time has come be claimed; return how many."""
         return len(self._change("promote", {}, limit=limit))
 
-    def next_due_seconds(self) -> float | None:
-        """Return how long it is until the next scheduled job is due, None when there is none."""
-        return self._read("next_due")[0][0]  # type: ignore[no-any-return] # a number or NULL
+    def next_due(self) -> Due:
+        """Return how long it is until the next scheduled job is due, and whether suspects wait."""
+        [(seconds, has_suspects)] = self._read("next_due")
+        return Due(seconds, bool(has_suspects))
+
+    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
+        """Claim, of the suspects whose topic and operation ``can_run``, the one that has waited longest [SUSPECT-1].
+
+        The limits of its topic and key hold for it as for any job. None when there is none, or no room for one.
+        """
+        for job_id, topic, operation, limit_key, is_limited in self._read("suspects"):
+            if can_run(topic, operation):
+                found = self._claim_one_suspect(worker, JobId(job_id), topic if is_limited else None, limit_key)
+                if found is not None:
+                    return found
+        return None
+
+    def _claim_one_suspect(
+        self, worker: WorkerId, job_id: JobId, limited_topic: str | None, limit_key: str | None
+    ) -> Suspect | None:
+        with self._writing(None) as connection:
+            room = None
+            if limited_topic is not None:
+                room = self._room_for_one(connection, limited_topic, limit_key)
+                if room is None:
+                    return None
+            released = self._change_on(connection, "release_suspect", {"ids": [job_id]})
+            jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": [job_id]}, worker=worker))
+            if not released or not jobs:
+                return None
+            if room is not None and limited_topic is not None:
+                room.draw(limit_key)
+                self._save_buckets(connection, limited_topic, room)
+        return Suspect(jobs[0], released[0][1])
+
+    def _room_for_one(self, connection: Connection, topic: str, limit_key: str | None) -> Room | None:
+        """Return the room of a limited topic if one more job of the key may start; it is locked then."""
+        found = self._run(connection, "lock_topic", topic=topic)
+        if not found:
+            return None
+        room = self._room(connection, topic, TopicLimits(**_named_limits(found[0])))
+        if limit_key is not None and room.limits.rate_count_per_key is not None:
+            self._read_buckets(connection, topic, room, [limit_key])
+        has_room = room.free(1) > 0 and (limit_key is None or room.free_of_key(limit_key, 1) > 0)
+        return room if has_room else None
+
+    def begin(self, worker: WorkerId, claim: Claim) -> bool:
+        """Record that an attempt begins: from now on the loss of its worker is charged to it [SUSPECT-1] [ONCE-1].
+
+        False means that the claim is stale, and nothing may begin.
+        """
+        return bool(self._change("record_begin", _claims([claim]), worker=worker, sign=1))
+
+    def clear(self, worker: WorkerId, claim: Claim) -> bool:
+        """Record that an attempt is not to be charged any more if its worker is lost; False when the claim is stale."""
+        return bool(self._change("record_begin", _claims([claim]), worker=worker, sign=-1))
 
     # Holding
 
@@ -428,11 +483,40 @@ class SqlJobStore(abc.ABC):
         rows = self._read("outcome", correlation_id=correlation_id, item_id=item_id(claim.id), attempt=claim.attempt)
         return any(row[0] == "Succeeded" for row in rows)
 
+    # Remote workers
+
+    def server_seen(self, name: WorkerId) -> None:
+        """Note that a server of remote workers is alive: what ran out after that is not the fault of its death."""
+        with self._writing(None) as connection:
+            self._run(connection, "server_seen", name=name)
+
+    def remote_worker(self, owner: WorkerId, server: WorkerId) -> None:
+        """Note which server a remote worker is connected to."""
+        with self._writing(None) as connection:
+            self._run(connection, "remote_worker", owner=owner, server=server)
+
+    def forget_servers(self) -> None:
+        """Forget servers that are long gone, and who was connected to them."""
+        with self._writing(None) as connection:
+            self._run(connection, "forget_servers")
+            self._run(connection, "forget_remote_workers")
+
+    def held_by(self, worker: WorkerId) -> int:
+        """Return how many jobs a worker holds."""
+        return int(self._read("held_by", worker=worker)[0][0])
+
     # Watching over
 
+    def give_back_waiting(self) -> None:  # noqa: B027 - a store that claims has nothing that waits
+        """Do nothing: nothing is claimed that is not taken."""
+
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:
-        """End attempts whose lease has passed, as if their worker had reported a failure [REAP-1]."""
-        return _decided(self._change("reap", {}, limit=limit))
+        """Take back what lost workers held, and return what becomes of it [REAP-1].
+
+        Attempts that are known to have begun end as if their worker had reported a failure; the others are nobody's
+        fault, and come back marked as suspects [SUSPECT-1].
+        """
+        return _decided([*self._change("reap", {}, limit=limit), *self._change("mark_suspects", {}, limit=limit)])
 
     def prune(self, older_than_seconds: float, limit: int = 1000) -> int:
         """Forget jobs that ended long ago; return how many.

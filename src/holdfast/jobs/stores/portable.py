@@ -39,7 +39,8 @@ _FIELD_OF = {
     "keys": "limit_key",
     "tokens": "tokens",
 }
-_CARRIED_ON = ("id", "attempt", "next_status", "delay_seconds", "error", "duration_ms")  # from the first statement
+# From the first statement of a change to those that follow.
+_CARRIED_ON = ("id", "attempt", "next_status", "delay_seconds", "error", "duration_ms", "suspicions")
 _UNLOCKED = ("free_key", "note_keys")  # their first statement only looks, so another may come between
 _MOMENTS = ("run_at", "created_at", "started_at", "lease_until", "first_failed_at", "last_failed_at", "read_at")
 _JOBS_PER_INSERT = 1000

@@ -8,7 +8,7 @@ from typing import Protocol
 from sqlalchemy.engine import Connection, Engine
 
 from ...core.clock import Clock
-from ..model import Claim, ClaimedJob, Failure, JobStatus, PutBack, Stopped, Success, Wanted, WorkerId
+from ..model import Claim, ClaimedJob, Due, Failure, JobStatus, PutBack, Stopped, Success, Suspect, Wanted, WorkerId
 
 
 class WakeUps(Protocol):
@@ -20,6 +20,11 @@ class WakeUps(Protocol):
 
     def stop(self) -> None:
         """End."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether news can still come."""
         ...
 
 
@@ -66,8 +71,20 @@ class WorkerStore(Protocol):
         """Let scheduled jobs whose time has come be claimed."""
         ...
 
-    def next_due_seconds(self) -> float | None:
-        """Return how long it is until the next scheduled job is due."""
+    def next_due(self) -> Due:
+        """Return how long it is until the next scheduled job is due, and whether suspects wait."""
+        ...
+
+    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
+        """Claim the suspect that has waited longest."""
+        ...
+
+    def begin(self, worker: WorkerId, claim: Claim) -> bool:
+        """Record that an attempt begins."""
+        ...
+
+    def clear(self, worker: WorkerId, claim: Claim) -> bool:
+        """Record that an attempt is not to be charged any more if its worker is lost."""
         ...
 
     def heartbeat(self, worker: WorkerId, claims: Sequence[Claim]) -> dict[Claim, str | None]:
@@ -104,6 +121,10 @@ class WorkerStore(Protocol):
 
     def has_landed(self, job: ClaimedJob) -> bool:
         """Return whether the success of this attempt was recorded."""
+        ...
+
+    def give_back_waiting(self) -> None:
+        """Give back what was sent to the worker and not taken by it yet."""
         ...
 
     def reap(self, limit: int = 1000) -> dict[Claim, JobStatus]:

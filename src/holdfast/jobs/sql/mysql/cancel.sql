@@ -2,7 +2,7 @@
 -- Rows: what is changed, and the status it gets.
 SELECT job.id, CASE WHEN job.status = 'running' THEN 'running' ELSE 'cancelled' END AS next_status
 FROM {{asked.sql}}
-WHERE job.status IN ('ready', 'scheduled', 'running')
+WHERE job.status IN ('ready', 'scheduled', 'suspect', 'running')
 FOR UPDATE;
 UPDATE {{asked.sql}}
 SET job.status = report.next_status,

@@ -3,6 +3,7 @@
 UPDATE holdfast_jobs AS job
 SET job.status = 'running',
     job.locked_by = :worker,
+    job.begun_attempt = -(job.attempt + 1),
     job.attempt = job.attempt + 1,
     job.started_at = :now,
     job.lease_until = :now + job.lease_seconds seconds,

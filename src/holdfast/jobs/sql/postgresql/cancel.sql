@@ -6,7 +6,7 @@ WITH changed AS (
         run_at = CASE WHEN job.status = 'running' THEN job.run_at ELSE :now END,
         cancel_reason = :reason
     FROM unnest(:ids::bigint[]) AS asked (id)
-    WHERE job.id = asked.id AND job.status IN ('ready', 'scheduled', 'running')
+    WHERE job.id = asked.id AND job.status IN ('ready', 'scheduled', 'suspect', 'running')
     RETURNING job.*
 ),
 told AS (

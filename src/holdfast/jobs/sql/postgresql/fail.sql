@@ -2,7 +2,7 @@
 WITH report AS (
     SELECT report.id, report.attempt, report.error, report.retry_seconds, report.is_final, report.duration_ms,
         job.failures, job.max_attempts, job.retry_base_seconds,
-        job.retry_max_seconds, job.cancel_reason
+        job.retry_max_seconds, job.cancel_reason, 'scheduled' AS retry_status
     FROM unnest(:ids::bigint[], :attempts::integer[], :errors::text[], :retry_seconds::double precision[],
         :finals::boolean[], :durations::bigint[])
         AS report (id, attempt, error, retry_seconds, is_final, duration_ms)

@@ -2,6 +2,7 @@ UPDATE holdfast_jobs AS job
 SET status = 'running',
     locked_by = :worker,
     attempt = job.attempt + 1,
+    begun_attempt = -(job.attempt + 1),
     started_at = :now,
     lease_until = :now + job.lease_seconds * interval '1 second',
     progress = NULL

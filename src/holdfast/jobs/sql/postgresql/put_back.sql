@@ -1,7 +1,7 @@
 -- Give attempts back without counting a failure: a snooze, or a drain, which keeps its place [FENCE-2]. Rows: what was
 -- ours.
 UPDATE holdfast_jobs AS job
-SET status = CASE WHEN report.seconds > 0 THEN 'scheduled' ELSE 'ready' END,
+SET status = CASE WHEN report.seconds > 0 THEN 'scheduled' WHEN job.suspicions > 0 THEN 'suspect' ELSE 'ready' END,
     run_at = :now + report.seconds * interval '1 second',
     locked_by = NULL,
     lease_until = NULL,

@@ -4,7 +4,7 @@ decided AS (
             WHEN report.cancel_reason IS NOT NULL THEN 'cancelled'
             WHEN report.is_final THEN 'dead'
             WHEN report.max_attempts IS NOT NULL AND report.failures + 1 >= report.max_attempts THEN 'dead'
-            ELSE 'scheduled'
+            ELSE report.retry_status
         END AS next_status,
         COALESCE(
             report.retry_seconds,
@@ -19,9 +19,9 @@ ended AS (
         locked_by = NULL,
         lease_until = NULL,
         failures = job.failures + CASE WHEN decided.is_final OR decided.next_status = 'cancelled' THEN 0 ELSE 1 END,
-        run_at = CASE WHEN decided.next_status = 'scheduled'
+        run_at = CASE WHEN decided.next_status IN ('scheduled', 'suspect')
             THEN :now + decided.delay_seconds * interval '1 second' ELSE :now END,
-        held_key = CASE WHEN decided.next_status = 'scheduled' THEN job.held_key END,
+        held_key = CASE WHEN decided.next_status IN ('scheduled', 'suspect') THEN job.held_key END,
         first_failed_at = COALESCE(job.first_failed_at, :now),
         last_failed_at = :now,
         last_error = decided.error

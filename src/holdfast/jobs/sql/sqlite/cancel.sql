@@ -2,7 +2,7 @@
 -- Rows: what is changed, and the status it gets.
 SELECT job.id, CASE WHEN job.status = 'running' THEN 'running' ELSE 'cancelled' END AS next_status
 {{asked.sql}}
-WHERE job.status IN ('ready', 'scheduled', 'running');
+WHERE job.status IN ('ready', 'scheduled', 'suspect', 'running');
 UPDATE holdfast_jobs AS job
 SET status = report.next_status,
     held_key = CASE WHEN report.next_status = 'running' THEN job.held_key END,

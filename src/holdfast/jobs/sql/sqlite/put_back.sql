@@ -2,7 +2,7 @@
 -- ours.
 SELECT report.id, report.attempt {{claims.sql}} WHERE job.cancel_reason IS NULL;
 UPDATE holdfast_jobs AS job
-SET status = CASE WHEN report.delay_seconds > 0 THEN 'scheduled' ELSE 'ready' END,
+SET status = CASE WHEN report.delay_seconds > 0 THEN 'scheduled' WHEN job.suspicions > 0 THEN 'suspect' ELSE 'ready' END,
     run_at = :now + report.delay_seconds seconds,
     locked_by = NULL,
     lease_until = NULL,

@@ -1,0 +1,197 @@
+"""One job kills every worker it gets, among many that do no harm: it alone is charged for that [SUSPECT-1] [ONCE-1].
+
+The short size runs with every test, the full one (6,000 jobs) with ``make prove``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from holdfast import Holdfast
+from holdfast.core.engine import EngineProvider
+from tests.components.processes import PythonWorker, wait_until
+from tests.jobs.faults.killers import CHARGE_EVERYBODY, TOPIC, declare
+from tests.jobs.queues import ANNE
+
+DATABASES = ("postgres_url", "mariadb_url", "sqlite_url")
+ACTIVE = "status IN ('ready', 'scheduled', 'suspect', 'running')"
+
+
+@dataclass
+class Scene:
+    """A database, its jobs, and two workers that are replaced when they die."""
+
+    url: str
+    max_attempts: int
+    environment: dict[str, str] = field(default_factory=dict)
+    deaths: int = 0
+    workers: list[PythonWorker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.hf = Holdfast(self.url, engine_provider=EngineProvider())
+        self.hf.migrate()
+        limit = int(self.environment.get("LIMIT", "0")) or None
+        self.jobs = declare(self.hf, self.max_attempts, concurrency=limit)
+
+    def start(self, workers: int = 2) -> None:
+        self.workers = [self._worker() for _ in range(workers)]
+
+    def _worker(self) -> PythonWorker:
+        environment = {"WORKER_URL": self.url, "MAX_ATTEMPTS": str(self.max_attempts), **self.environment}
+        return PythonWorker("-m", "tests.jobs.faults.killers", environment=environment)
+
+    def replace_the_dead(self) -> None:
+        for number, worker in enumerate(self.workers):
+            if not worker.running:
+                assert worker.wait() == -signal.SIGKILL, worker.output
+                self.deaths += 1
+                self.workers[number] = self._worker()
+
+    def rows(self, sql: str, **values: object) -> list[dict[str, Any]]:
+        with self.hf.database.connect() as connection:
+            return [dict(row) for row in connection.execute(text(sql), values).mappings()]
+
+    def count(self, table: str, condition: str) -> int:
+        return int(self.rows(f"SELECT count(*) AS n FROM {table} WHERE {condition}")[0]["n"])
+
+    def until_buried(self) -> None:
+        """Wait until the killer is in the dead letters, replacing who dies meanwhile."""
+
+        def is_buried() -> bool:
+            self.replace_the_dead()
+            return self.count("holdfast_jobs", "operation = 'kill' AND status = 'dead'") > 0
+
+        wait_until(is_buried, "the killer to be buried", 180)
+
+    def until_empty(self, left: int = 0) -> None:
+        def is_empty() -> bool:
+            self.replace_the_dead()
+            return self.count("holdfast_jobs", ACTIVE) <= left
+
+        wait_until(is_empty, "every job to end", 240)
+
+    def innocents(self) -> tuple[int, int]:
+        """Return how many other jobs were buried, and how many were charged."""
+        buried = self.rows("SELECT count(*) AS n FROM holdfast_jobs WHERE operation <> 'kill' AND status = 'dead'")
+        charged = self.rows(
+            "SELECT count(*) AS n FROM holdfast_history WHERE operation <> 'kill' AND status = 'Failed'"
+        )
+        return buried[0]["n"], charged[0]["n"]
+
+    def done(self) -> int:
+        found = self.rows(
+            "SELECT count(*) AS n FROM holdfast_history WHERE operation IN ('quick', 'turn') AND status = 'Succeeded'"
+        )
+        return int(found[0]["n"])
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+        self.hf._provider.dispose_all()
+
+
+@contextmanager
+def _scene(url: str, max_attempts: int, **environment: str) -> Iterator[Scene]:
+    scene = Scene(url, max_attempts, environment)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def _search(url: str, max_attempts: int, jobs: int, **environment: str) -> Scene:
+    """Let two workers find the killer in the middle of other jobs."""
+    with _scene(url, max_attempts, **environment) as scene:
+        scene.jobs["quick"].enqueue_many([{"n": n} for n in range(jobs // 2)])
+        scene.jobs["kill"].enqueue()
+        scene.jobs["quick"].enqueue_many([{"n": n} for n in range(jobs // 2, jobs)])
+        scene.start()
+        scene.until_buried()
+        scene.until_empty()
+        print(f"\n{max_attempts=} {jobs=}: deaths {scene.deaths}, innocents (buried, charged) {scene.innocents()}")
+        return scene
+
+
+def _check(scene: Scene, jobs: int) -> None:
+    assert scene.innocents() == (0, 0)
+    assert scene.done() == jobs
+    assert scene.deaths <= scene.max_attempts + 1
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+@pytest.mark.parametrize("database", DATABASES)
+def test_only_the_job_that_kills_its_worker_is_charged(
+    request: pytest.FixtureRequest, database: str, max_attempts: int
+) -> None:
+    """[SUSPECT-1] [ONCE-1]"""
+    _check(_search(request.getfixturevalue(database), max_attempts, 200), 200)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("max_attempts", [1, 2, 3, 5])
+@pytest.mark.parametrize("database", DATABASES)
+def test_only_the_job_that_kills_its_worker_is_charged_among_6000(
+    request: pytest.FixtureRequest, database: str, max_attempts: int
+) -> None:
+    """[SUSPECT-1] [ONCE-1]"""
+    _check(_search(request.getfixturevalue(database), max_attempts, 6_000), 6_000)
+
+
+def test_if_everybody_is_charged_innocents_are_buried(sqlite_url: str) -> None:
+    """Planted bug: the run above must find it."""
+    scene = _search(sqlite_url, 1, 200, PLANTED_BUG=CHARGE_EVERYBODY)
+    assert scene.innocents()[0] > 0
+
+
+@pytest.mark.parametrize(("limit", "key"), [("0", None), ("1", "mine")])
+def test_a_suspect_is_tested_although_every_worker_has_work_that_does_not_end(
+    postgres_url: str, limit: str, key: str | None
+) -> None:
+    """[SUSPECT-1] Beside an hour-long job on each worker; in a limited topic; with a limit key and a unique key."""
+    with _scene(postgres_url, 2, LIMIT=limit, CONCURRENCY="1") as scene:
+        unique = scene.jobs["kill"].options(key=key, unique_key="only")
+        unique.enqueue()
+        store = scene.hf.jobs.store
+        store.set_limits(TOPIC, scene.jobs["kill"].settings.limits)
+        held = store.claim_limited(ANNE, TOPIC, ["kill"], 1) or store.claim(ANNE, {TOPIC: ["kill"]}, 1)
+        assert len(held) == 1  # by one who never beats
+        scene.jobs["wait"].enqueue_many([{}, {}])
+        scene.start()
+        busy = "SELECT DISTINCT locked_by FROM holdfast_jobs WHERE operation = 'wait' AND status = 'running'"
+        wait_until(lambda: len(scene.rows(busy)) == 2, "an endless job on each worker")
+        assert not unique.enqueue().is_new
+        scene.until_buried()
+        assert scene.innocents() == (0, 0)
+        assert unique.enqueue().is_new
+
+
+def test_a_worker_whose_loop_is_blocked_leaves_the_work_to_others(postgres_url: str) -> None:
+    with _scene(postgres_url, 5) as scene:
+        scene.jobs["block"].enqueue()
+        scene.start()
+        wait_until(lambda: any("blocking" in worker.output for worker in scene.workers), "a loop to be blocked")
+        scene.jobs["turn"].enqueue_many([{"n": n} for n in range(20)])
+        scene.until_empty(left=1)
+        assert scene.done() == 20
+        most = scene.rows("SELECT max(attempt) AS n FROM holdfast_history WHERE operation = 'turn'")[0]["n"]
+        assert most <= 5  # it gives back what it had claimed, and does not claim that again at once
+        [told] = [worker.output for worker in scene.workers if "blocking" in worker.output]
+        assert told.count("The event loop does not turn") == 1
+
+
+def test_a_child_task_that_exits_ends_neither_the_loop_nor_a_worker(postgres_url: str) -> None:
+    with _scene(postgres_url, 1) as scene:
+        scene.jobs["leave_from_task"].enqueue()
+        scene.start()
+        wait_until(lambda: scene.count("holdfast_jobs", "status = 'dead'") == 1, "the job that exits to be buried")
+        scene.jobs["turn"].enqueue_many([{"n": n} for n in range(8)])
+        scene.until_empty()
+        assert scene.done() == 8
+        assert scene.deaths == 0
