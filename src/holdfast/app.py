@@ -43,8 +43,8 @@ from .records.protocol import HistoryTable, LetterTable
 from .records.putting_back import Home, PuttingBack
 from .records.retention import Pruned
 from .records.schema import MIGRATIONS as RECORD_MIGRATIONS
+from .runtime.keeper import checked_interval
 from .state.documents import DocumentStore
-from .state.heartbeat import checked_interval
 from .state.lease_worker import LeasedWork, LeaseWorker
 from .state.schema import MIGRATIONS as STATE_MIGRATIONS
 from .state.store import SourceChange, StateStore

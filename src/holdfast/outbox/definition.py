@@ -10,7 +10,7 @@ from ..core.errors import ConfigurationError
 from ..core.invocation import HandlerInvoker
 from ..core.names import checked_name
 from ..core.retry import RetryPolicy
-from ..state.heartbeat import checked_interval
+from ..runtime.keeper import checked_interval
 from .checkpoints import PartitionId
 from .message import Checkpoint
 from .reader import READING_ORDERS

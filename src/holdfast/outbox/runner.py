@@ -26,7 +26,7 @@ from ..core.errors import (
 )
 from ..core.handler_transaction import AsyncTransaction
 from ..core.telling import first_line, told
-from ..state.heartbeat import Heartbeat
+from ..runtime.keeper import keeping
 from ..state.lease import HeldLease
 from ..state.store import StateStore, new_owner_id
 from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Place, Role
@@ -117,7 +117,7 @@ class PartitionRunner:
             self._require_runnable(self._checkpoints.get(self.id))
             lease = self._acquire()
         try:
-            with Heartbeat(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
+            with keeping(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
                 with self._telemetry.step(self):
                     self._take_over(lease)
                 yield lease

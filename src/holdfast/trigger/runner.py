@@ -35,8 +35,8 @@ from ..core.normalizer import EventNormalizer, normalize
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from ..core.types import JsonObject
+from ..runtime.keeper import checked_interval, keeping
 from ..state.foreign import ForeignLease, ForeignStateStore
-from ..state.heartbeat import Heartbeat, checked_interval
 from ..state.lease import HeldLease
 from ..state.store import SourceChange, StateStore
 from .context import PollContext
@@ -157,7 +157,7 @@ class PollRunner:
         with self._telemetry.acquiring(LeaseAcquireError):
             lease = self._acquire()
         try:
-            with Heartbeat(lease, self._clock, interval_seconds=self._heartbeat_interval):
+            with keeping(lease, self._clock, interval_seconds=self._heartbeat_interval):
                 yield lease
         finally:
             self._release(lease)

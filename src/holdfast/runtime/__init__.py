@@ -1,0 +1,1 @@
+"""What every workload stands on: keeping leases, running the parts of a process, housekeeping."""
