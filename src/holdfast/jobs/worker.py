@@ -15,7 +15,6 @@ from ..core.clock import Clock, SystemClock, new_id
 from ..core.errors import Ambiguous, ConfigurationError, Unavailable
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
-from .chores import Chore, Chores
 from .execution import Execution
 from .keeper import Keeper
 from .model import ClaimedJob, PutBack, WorkerId
@@ -63,7 +62,6 @@ class JobWorker:
         transaction_engine: where ``context.transaction`` is opened.
         handlers: what to run, by topic and operation.
         stop: when set, the worker drains and ends.
-        chores: what else to do now and then.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class JobWorker:
         settings: WorkerSettings | None = None,
         metrics: MetricsCollector | None = None,
         clock: Clock | None = None,
-        chores: Sequence[Chore] = (),
         name: str | None = None,
     ) -> None:
         self.id = WorkerId(name or f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
@@ -113,7 +110,6 @@ class JobWorker:
             on_reaped=self._look_for_due,
         )
         self._listener = self._listening()
-        self._chores = Chores(chores, self._telemetry, self._clock)
         self._turn = 0
         self._pace = _Pace(self._settings.concurrency, self._settings.ahead)
         self._promote_at = 0.0
@@ -131,13 +127,11 @@ class JobWorker:
         self._keeper.start()
         if self._listener is not None:
             self._listener.start()
-        self._chores.start()
         fetcher = threading.Thread(target=self._fetch, name="holdfast-jobs-fetcher", daemon=True)
         fetcher.start()
         while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
             self._keeper.lose_what_ran_out()
         self._wake.set()
-        self._chores.stop()
         fetcher.join(self._settings.drain_seconds)
         return self._drain()
 

@@ -53,6 +53,11 @@ class Processor:
         self.invoker = HandlerInvoker(handler)
 
     @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return f"Processor '{self.id}' version {self.version}"
+
+    @property
     def version(self) -> int:
         """Return the declared version."""
         return self.settings.version

@@ -40,7 +40,6 @@ from .reader import Batch, OutboxReader
 from .step import Step
 from .telemetry import ProcessorTelemetry
 from .transaction import ProcessorTransaction
-from .upkeep import Upkeep
 
 _RELEASE_SECONDS = 5.0
 _TELL_WAITING_SECONDS = 5.0
@@ -76,7 +75,6 @@ class PartitionRunner:
         cluster: Cluster,
         engine: Engine,
         telemetry: ProcessorTelemetry,
-        upkeep: Upkeep,
         clock: Clock,
         stop: threading.Event | None = None,
     ) -> None:
@@ -89,7 +87,6 @@ class PartitionRunner:
         self._cluster = cluster
         self._engine = engine
         self._telemetry = telemetry
-        self._upkeep = upkeep
         self._should_stop = stop or threading.Event()
         self._clock = clock
         self._letters = Letters(checkpoints)
@@ -130,7 +127,6 @@ class PartitionRunner:
         with self._telemetry.step(self):
             if self._place is None:
                 self._take_over(lease)
-            self._upkeep.tick()
             return self._redeliver(lease) or self._next(lease)
 
     # Being in charge

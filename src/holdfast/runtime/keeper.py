@@ -20,7 +20,8 @@ from typing import Protocol
 from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError, DbError, LostLeaseError, RegistryLocked
 
-_LOOK_SECONDS = 0.25
+_PATIENCE_SECONDS = 0.25
+_LEAST_LOOK_SECONDS = 0.05
 _LEAST_PAUSE_SECONDS = 0.01
 _LINGER_SECONDS = 5.0
 _LET_GO_SECONDS = 1.0
@@ -139,8 +140,9 @@ class Kept:
 class Keeper:
     """Keeps any number of things alive on one clock. ``keeping`` finds the one of this process."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, linger_seconds: float = _LINGER_SECONDS) -> None:
         self._clock = clock
+        self._linger_seconds = linger_seconds
         self.forget_everything()
 
     def forget_everything(self) -> None:
@@ -167,6 +169,7 @@ class Keeper:
         """Extend it no more. Waits a moment for a beat that is on its way."""
         with self._lock:
             self._kept.discard(kept)
+        self._changed.set()
         kept.at_rest.wait(_LET_GO_SECONDS)
 
     # The thread that looks at the clock
@@ -178,25 +181,35 @@ class Keeper:
             with self._lock:
                 kept = list(self._kept)
                 empty_since = None if kept else empty_since or self._clock.monotonic()
-                if empty_since is not None and self._clock.monotonic() - empty_since >= _LINGER_SECONDS:
+                if empty_since is not None and self._clock.monotonic() - empty_since >= self._linger_seconds:
                     self._watcher = self._beater = self._beating_since = None
                     self._due.set()
                     return
             for each in kept:
                 each.lose_if_over()
-            self._see_that_someone_beats(kept)
-            self._clock.wait(self._changed, min([_LOOK_SECONDS, *(_look_again(each) for each in kept)]))
+            self._clock.wait(self._changed, self._see_that_someone_beats(kept))
 
-    def _see_that_someone_beats(self, kept: list[Kept]) -> None:
-        """Start a thread that beats when there is none, or when the present one waits for an answer."""
-        patience = min([_LOOK_SECONDS, *(each.interval / 4 for each in kept)])
+    def _see_that_someone_beats(self, kept: list[Kept]) -> float:
+        """Start a thread that beats when there is none, or when the present one waits for an answer.
+
+        Returns how long until the clock is to be looked at again: nothing runs out before, and no answer is overdue.
+        """
+        patience = min([_PATIENCE_SECONDS, *(each.interval / 4 for each in kept)])
         with self._lock:
-            hangs = self._beating_since is not None and self._clock.monotonic() - self._beating_since >= patience
+            since = self._beating_since
+            hangs = since is not None and self._clock.monotonic() - since >= patience
             if kept and (self._beater is None or hangs or not self._beater.is_alive()):
-                try:
-                    self._beater, self._beating_since = _started("beats", self._beat), None
-                except RuntimeError as error:  # the system has no more threads: the next look tries again
-                    _log.error("No thread could be started to extend leases; it is tried again: %s", error)
+                self._start_beating()
+            is_beating = self._beating_since is not None
+        if not kept:
+            return self._linger_seconds
+        return min([*(_runs_out(each) for each in kept), *([patience] if is_beating else [])])
+
+    def _start_beating(self) -> None:
+        try:
+            self._beater, self._beating_since = _started("beats", self._beat), None
+        except RuntimeError as error:  # the system has no more threads: the next look tries again
+            _log.error("No thread could be started to extend leases; it is tried again: %s", error)
 
     # The thread that beats
 
@@ -211,6 +224,7 @@ class Keeper:
             if kept is None:
                 self._clock.wait(self._due, seconds)
                 continue
+            self._changed.set()  # so that the other thread looks whether this is answered in time
             kept.turn()
             self._done(kept, me)
 
@@ -234,10 +248,10 @@ class Keeper:
         self._due.set()
 
 
-def _look_again(kept: Kept) -> float:
-    """Return when the clock is to be looked at for a held thing: not later than it runs out."""
+def _runs_out(kept: Kept) -> float:
+    """Return when a held thing is to be looked at by the clock: when it runs out, or soon when it cannot be lost."""
     left = kept.held.seconds_left()
-    return max(_LEAST_PAUSE_SECONDS, min(left, kept.interval / 4) if left > 0 else _LOOK_SECONDS)
+    return max(_LEAST_LOOK_SECONDS, left if left > 0 else kept.interval / 4)
 
 
 def _started(name: str, target: Callable[[], None]) -> threading.Thread:
@@ -262,7 +276,7 @@ def keeping(held: Held, clock: Clock, *, interval_seconds: float | None = None) 
         ConfigurationError: the interval is too long for its time to live.
     """
     kept = Kept(held, interval_seconds)
-    keeper = _of_process if type(clock) is SystemClock else Keeper(clock)  # time that a test steps is its own
+    keeper = _of_process if type(clock) is SystemClock else Keeper(clock, 0.0)  # time that a test steps is its own
     keeper.take(kept)
     try:
         yield

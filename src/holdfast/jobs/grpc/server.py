@@ -24,7 +24,7 @@ from ...core.bearer import read_file
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
-from ..chores import Chore
+from ...runtime.housekeeping import Chore
 from ..definition import JobDefinition
 from ..model import WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
