@@ -47,11 +47,14 @@ def list_triggers(app: AppOption = None, as_json: JsonOption = False) -> None:
     hf = load_app(app)
     configure_logging()
     require_tables(hf)
-    found = [summary(hf, name) for name in all_names(hf)]
+    faults = {name: redacted(str(fault)) for name, fault in hf.trigger_faults().items()}
+    found = [{**summary(hf, name), "does_not_run": faults.get(name)} for name in all_names(hf)]
     if as_json:
         print_json(found)
     elif found:
         print_table(("trigger", "lease", "token", "checkpoint", "last commit"), map(_row, found))
+        for name, fault in faults.items():
+            print_line(f"Trigger '{name}' does not run: {fault}")
     else:
         print_line("No trigger is declared, and none has state.")
     unreadable = [str(item["error"]) for item in found if item["error"]]

@@ -5,6 +5,7 @@
     DbError                           base of everything below
     ├── ConfigurationError            the caller must change something; a retry cannot help
     │   └── MissingDependencyError    an extra is not installed
+    ├── WorkerDiedError               a part of a worker process died; the rest was drained
     ├── DbConnectionError             the database did not answer; a retry can help
     ├── QueryError                    a read failed
     ├── WriteError                    a write failed
@@ -59,6 +60,17 @@ class ConfigurationError(DbError):
 
 class MissingDependencyError(ConfigurationError):
     """An optional dependency is needed and not installed."""
+
+
+class WorkerDiedError(DbError):
+    """A part of a worker process died, and the process ended for it.
+
+    ``has_drained`` tells whether everything else that was begun had finished.
+    """
+
+    def __init__(self, message: str, *, has_drained: bool) -> None:
+        super().__init__(message)
+        self.has_drained = has_drained
 
 
 class DbConnectionError(DbError):

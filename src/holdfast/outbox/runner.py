@@ -27,8 +27,8 @@ from ..core.errors import (
 )
 from ..core.telling import first_line, told
 from ..runtime.context import lent_to
+from ..runtime.keeper import keeping
 from ..runtime.transaction import Check, HandlerTransaction, ended_itself
-from ..state.heartbeat import Heartbeat
 from ..state.lease import HeldLease
 from ..state.store import StateStore, new_owner_id
 from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Place, Role
@@ -41,7 +41,6 @@ from .outcomes import Done, Skip, Stop
 from .reader import Batch, OutboxReader
 from .step import Step
 from .telemetry import ProcessorTelemetry
-from .upkeep import Upkeep
 
 _RELEASE_SECONDS = 5.0
 _TELL_WAITING_SECONDS = 5.0
@@ -73,7 +72,6 @@ class PartitionRunner:
         cluster: Cluster,
         engine: Engine,
         telemetry: ProcessorTelemetry,
-        upkeep: Upkeep,
         clock: Clock,
         stop: threading.Event | None = None,
     ) -> None:
@@ -86,7 +84,6 @@ class PartitionRunner:
         self._cluster = cluster
         self._engine = engine
         self._telemetry = telemetry
-        self._upkeep = upkeep
         self._should_stop = stop or threading.Event()
         self._clock = clock
         self._letters = Letters(checkpoints)
@@ -114,7 +111,7 @@ class PartitionRunner:
             self._require_runnable(self._checkpoints.get(self.id))
             lease = self._acquire()
         try:
-            with Heartbeat(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
+            with keeping(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
                 with self._telemetry.step(self):
                     self._take_over(lease)
                 yield lease
@@ -127,7 +124,6 @@ class PartitionRunner:
         with self._telemetry.step(self):
             if self._place is None:
                 self._take_over(lease)
-            self._upkeep.tick()
             return self._redeliver(lease) or self._next(lease)
 
     # Being in charge

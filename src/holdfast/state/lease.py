@@ -51,8 +51,8 @@ class JoiningStore(Protocol):
         ...
 
 
-class Renewable(Protocol):
-    """What the heartbeat needs of whatever it keeps alive."""
+class HeldLease(Protocol):
+    """What the runner needs of a lease, wherever it is kept."""
 
     lost: threading.Event
 
@@ -64,10 +64,6 @@ class Renewable(Protocol):
     def seconds_left(self) -> float: ...  # noqa: D102 - see Lease
     def mark_lost(self) -> None: ...  # noqa: D102 - see Lease
     def heartbeat(self, progress: JsonValue = None, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
-
-
-class HeldLease(Renewable, Protocol):
-    """What the runner needs of a lease, wherever it is kept."""
 
     @property
     def owner_id(self) -> OwnerId: ...  # noqa: D102 - see Lease

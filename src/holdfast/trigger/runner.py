@@ -38,9 +38,9 @@ from ..core.telemetry import MetricsCollector
 from ..core.telling import first_line
 from ..core.types import JsonObject
 from ..runtime.context import lent_to
+from ..runtime.keeper import checked_interval, keeping
 from ..runtime.transaction import HandlerTransaction, ended_itself
 from ..state.foreign import ForeignLease, ForeignStateStore
-from ..state.heartbeat import Heartbeat, checked_interval
 from ..state.lease import HeldLease, Lease
 from ..state.store import SourceChange, StateStore
 from ..state.stores.sql import SqlDocumentStore
@@ -167,7 +167,7 @@ class PollRunner:
         with self._telemetry.acquiring(LeaseAcquireError):
             lease = self._acquire()
         try:
-            with Heartbeat(lease, self._clock, interval_seconds=self._heartbeat_interval):
+            with keeping(lease, self._clock, interval_seconds=self._heartbeat_interval):
                 yield lease
         finally:
             self._release(lease)
