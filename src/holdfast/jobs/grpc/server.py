@@ -45,6 +45,7 @@ CLAIM_THREADS = 4
 _KEEPALIVE_SECONDS = 10
 _KEEPALIVE_TIMEOUT_SECONDS = 5
 _LOOK_SECONDS = 1.0
+_FORGET_SECONDS = 3600.0
 _log = logging.getLogger("holdfast.jobs")
 
 
@@ -130,7 +131,7 @@ class JobsServer:
             on_topic=lambda topic: self._on_loop(self._streams.look, topic),
             on_cancel=lambda: self._on_loop(self._streams.beat_now),
             on_suspects=lambda: self._on_loop(self._streams.look_for_suspects),
-            chores=[self._announcement.tick, *chores],
+            chores=[self._announcement.tick, self._forget_servers, *chores],
         )
         self._server: Any = None
         self.port = 0
@@ -160,6 +161,10 @@ class JobsServer:
         self._announcement.withdraw()
         self._wait_for(self._shut(grace_seconds))
         self._end()
+
+    def _forget_servers(self) -> float:
+        self._keeper_store.forget_servers()
+        return _FORGET_SECONDS
 
     def _end(self) -> None:
         assert self._loop is not None
