@@ -42,6 +42,29 @@ def test_list_filters(desk: Desk) -> None:
     assert found("--to", "2020-01-01") == []
 
 
+def test_list_shows_suspects_and_how_long_jobs_run(desk: Desk) -> None:
+    queue = desk.queue
+    suspect, tested = (queue.add(operation=name).id for name in ("first", "second"))
+    queue.claim(2)
+    queue.step(31)
+    queue.store.reap()
+    found = queue.store.claim_suspect(ANNE, lambda topic, operation: operation == "second")
+    assert found is not None
+    assert queue.store.begin(ANNE, found.job.claim)
+    running = queue.add().id
+    queue.claim_one()
+    by_id = {item["id"]: item for item in desk("jobs", "list", "--json").items}
+    assert [by_id[job_id]["status"] for job_id in (suspect, tested, running)] == ["suspect", "running", "running"]
+    assert [by_id[job_id]["is_tested"] for job_id in (suspect, tested, running)] == [False, True, False]
+    assert by_id[running]["running_seconds"] >= 0
+    assert by_id[suspect]["running_seconds"] is None
+    table = desk("jobs", "list").out
+    assert "under test" in table
+    assert "running for" in table
+    assert [item["id"] for item in desk("jobs", "list", "--status", "suspect", "--json").items] == [suspect]
+    assert desk("jobs", "stats", "--json").json[0]["suspect"] == 1
+
+
 def test_list_keeps_payloads_to_show(desk: Desk) -> None:
     job_id = desk.queue.add(payload='{"card": "4111"}').id
     assert "4111" not in desk("jobs", "list", "--json").out + desk("jobs", "list").out

@@ -59,6 +59,18 @@ def test_the_death_of_the_server_marks_nobody(remote: Remote) -> None:
     assert columns == ["ready", 0, 0]
 
 
+def test_servers_that_are_long_gone_are_forgotten(remote: Remote) -> None:
+    with remote.connection() as connection:
+        stream = Stream(connection)
+        wait_until(lambda: remote.queue.rows("SELECT owner FROM holdfast_remote_workers"), "the worker to be noted")
+        stream.close()
+    remote.stop()
+    remote.queue.step(2 * 86_400)
+    remote.queue.store.forget_servers()
+    assert remote.queue.rows("SELECT owner FROM holdfast_remote_workers") == []
+    assert remote.queue.rows("SELECT name FROM holdfast_job_servers") == []
+
+
 def test_nothing_is_decided_while_the_server_may_still_be_alive(remote: Remote) -> None:
     job_id = remote.queue.add(lease_seconds=1).id
     with remote.connection() as connection:

@@ -51,7 +51,10 @@ jobs_app = typer.Typer(
     invoke_without_command=True,
 )
 
-_COLUMNS = ("id", "topic", "operation", "status", "attempt", "failures", "added", "due", "correlation id", "last error")
+_COLUMNS = (
+    *("id", "topic", "operation", "status", "attempt", "failures", "added", "due", "running for"),
+    *("correlation id", "last error"),
+)
 _PAYLOAD = ("payload", "progress")
 
 _TopicOption = Annotated[
@@ -287,14 +290,22 @@ def _row(job: ListedJob) -> tuple[str, ...]:
         str(job.id),
         job.topic,
         job.operation,
-        job.status.value,
+        "under test" if job.is_tested else job.status.value,
         str(job.attempt),
         f"{job.failures}{most}",
         shown_moment(job.created_at),
         shown_moment(job.run_at) if job.status is JobStatus.SCHEDULED else "",
+        "" if job.running_seconds is None else _shown_seconds(job.running_seconds),
         job.correlation_id,
         shown_text(job.last_error),
     )
+
+
+def _shown_seconds(seconds: float) -> str:
+    """Return how long something has taken so far, as people say it."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _unique(job_ids: list[int]) -> list[JobId]:

@@ -11,12 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Double, Integer, Row, String, and_, column, func, or_, select, table
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Integer,
+    Row,
+    Select,
+    String,
+    and_,
+    column,
+    func,
+    or_,
+    select,
+    table,
+)
 from sqlalchemy.engine import Connection, Dialect, Engine
 
 from ..records.database import reading, translated
 from ..records.paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
-from ..records.times import UtcMoment
+from ..records.times import UtcMoment, database_time
 from .model import JobId, JobStatus, item_id
 
 _KIND = "jobs"
@@ -52,13 +66,19 @@ jobs_table = table(
     column("first_failed_at", UtcMoment),
     column("last_failed_at", UtcMoment),
     column("last_error", String),
+    column("suspicions", Integer),
+    column("begun_attempt", Integer),
 )
 _columns = jobs_table.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedJob:
-    """A job in the queue, every column of it, its times aware and in UTC. ``payload`` is JSON."""
+    """A job in the queue, every column of it, its times aware and in UTC. ``payload`` is JSON.
+
+    ``running_seconds`` is how long a running job has been held by its worker; ``is_tested`` tells that it is a suspect
+    under test: if its worker is lost now, that counts as its failure.
+    """
 
     id: JobId
     topic: str
@@ -88,6 +108,9 @@ class ListedJob:
     first_failed_at: datetime | None
     last_failed_at: datetime | None
     last_error: str | None
+    suspicions: int
+    is_tested: bool
+    running_seconds: float | None
 
     @property
     def item_id(self) -> str:
@@ -125,7 +148,7 @@ def find(
         ConfigurationError: the limit or the token is wrong, or the tables are missing.
         DbConnectionError: the database does not answer.
     """
-    query = select(jobs_table).where(*_conditions(engine.dialect, wanted)).order_by(_columns.id.desc())
+    query = _select(engine.dialect).where(*_conditions(engine.dialect, wanted)).order_by(_columns.id.desc())
     if after is not None:
         query = query.where(_columns.id < position_in(_KIND, after, [int])[0])
     with reading(engine) as connection:
@@ -137,7 +160,7 @@ def find(
 def jobs_by_id(engine: Engine, ids: Sequence[JobId]) -> dict[JobId, ListedJob]:
     """Return those of the jobs that are in the queue."""
     with reading(engine) as connection:
-        rows = connection.execute(select(jobs_table).where(_columns.id.in_(ids)).order_by(_columns.id))
+        rows = connection.execute(_select(engine.dialect).where(_columns.id.in_(ids)).order_by(_columns.id))
         return {JobId(row.id): _listed(row) for row in rows}
 
 
@@ -186,8 +209,17 @@ def _belongs_to(correlation_id: str) -> ColumnElement[bool]:
     return named if own is None else or_(named, and_(_columns.id == own, _columns.correlation_id.is_(None)))
 
 
+def _select(dialect: Dialect) -> Select[Any]:
+    return select(jobs_table, database_time(dialect).label("read_at"))
+
+
 def _listed(row: Row[Any]) -> ListedJob:
     values = dict(row._mapping)
+    begun_attempt, read_at = values.pop("begun_attempt"), values.pop("read_at")
+    is_running = values["status"] == JobStatus.RUNNING.value
+    values["is_tested"] = is_running and values["suspicions"] > 0 and begun_attempt == values["attempt"]
+    held = max(0.0, (read_at - values["started_at"]).total_seconds()) if is_running and values["started_at"] else None
+    values["running_seconds"] = held
     values["status"] = JobStatus(values["status"])
     values["tags"] = json.loads(values["tags"]) if values["tags"] else []
     values["correlation_id"] = values["correlation_id"] or item_id(values["id"])

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from ..core.clock import Clock
+from .model import Claim
 from .running import InFlight, Running
 
 _FRESH_SECONDS = 0.1
@@ -38,6 +39,10 @@ class OnceLine:
         """Return when the first in line was claimed, None when nobody waits."""
         with self._lock:
             return self._line[0].started_at if self._line else None
+
+    def is_awaited(self, claim: Claim) -> bool:
+        """Return whether the next in line waits for the report of this job."""
+        return self._last is not None and self._last.claim == claim
 
     def put(self, jobs: Iterable[Running]) -> None:
         """Take jobs in."""

@@ -104,6 +104,7 @@ class Jobs:
         retry_base_seconds: float = 1.0,
         retry_max_seconds: float = 3600.0,
         unique_seconds: float | None = None,
+        max_seconds: float | None = None,
         concurrency: int | None = None,
         concurrency_per_key: int | None = None,
         rate: Rate | None = None,
@@ -113,8 +114,8 @@ class Jobs:
         """Make the decorated function, ``def`` or ``async def``, a job.
 
         A first parameter named ``context`` gets the ``JobContext``; the others are the payload. ``name`` (the
-        function's own when left out) is what its jobs are stored under, so it should not change. The limits are the
-        topic's: declare them on one of its jobs.
+        function's own when left out) is what its jobs are stored under, so it should not change. An attempt that runs
+        longer than ``max_seconds`` has failed. The limits are the topic's: declare them on one of its jobs.
 
         Raises:
             ConfigurationError: the declaration is wrong.
@@ -131,6 +132,7 @@ class Jobs:
             retry_base_seconds=retry_base_seconds,
             retry_max_seconds=retry_max_seconds,
             unique_seconds=unique_seconds,
+            max_seconds=max_seconds,
             limits=limits,
         )
 

@@ -45,6 +45,7 @@ class Reporter:
         self._clock = clock
         self._on_freed = on_freed
         self._inbox: SimpleQueue[Report | None] = SimpleQueue()
+        self._is_urgent = False
         self._give_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-jobs-reports", daemon=True)
         self.put = self._inbox.put
@@ -52,6 +53,11 @@ class Reporter:
     def start(self) -> None:
         """Begin to send."""
         self._thread.start()
+
+    def put_now(self, report: Report) -> None:
+        """Send a report without waiting for others to go with it: somebody waits for its answer."""
+        self._is_urgent = True
+        self._inbox.put(report)
 
     @property
     def is_alive(self) -> bool:
@@ -87,7 +93,8 @@ class Reporter:
                 report = self._inbox.get_nowait()
             except Empty:
                 patience = deadline - self._clock.monotonic() if len(reports) < len(self._in_flight) else 0.0
-                if patience <= 0:
+                if patience <= 0 or self._is_urgent:
+                    self._is_urgent = False
                     return reports, True
                 try:
                     report = self._inbox.get(timeout=patience)

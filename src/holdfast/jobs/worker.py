@@ -23,7 +23,7 @@ from .keeper import Keeper
 from .model import ClaimedJob, Failure, PutBack, WorkerId
 from .once import OnceLine, may_run_once
 from .overdue import Overdue
-from .reporter import Reporter
+from .reporter import Report, Reporter
 from .runners import LoopRunner, ThreadRunner
 from .running import InFlight, JobHandler, Running
 from .stores.protocol import WakeUps, WorkerStore
@@ -101,7 +101,7 @@ class JobWorker:
             transaction_engine or store.engine,
             self._telemetry,
             self._clock,
-            self._reporter.put,
+            self._report,
             self._forget,
         )
         self._threads = ThreadRunner(self._settings.concurrency, execution.run, self._clock)
@@ -293,7 +293,7 @@ class JobWorker:
             return min(self._settings.poll_seconds, self._suspects.seconds_left())
         if self._waiting_since() is not None:
             return _LINE_SECONDS
-        if self._pace.capacity() <= len(self._in_flight):
+        if self._pace.capacity() - self._lost <= len(self._in_flight):
             return self._settings.poll_seconds
         poll = self._settings.poll_seconds
         if not self._store.notifies:
@@ -395,6 +395,12 @@ class JobWorker:
         self._pace.ended(len(self._in_flight), self._clock.monotonic())
         self._once.advance()
         self._wake.set()
+
+    def _report(self, report: Report) -> None:
+        if self._once.is_awaited(report.claim):
+            self._reporter.put_now(report)
+        else:
+            self._reporter.put(report)
 
     def _forget(self, running: Running) -> None:
         self._in_flight.remove([running.claim])

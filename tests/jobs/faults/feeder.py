@@ -114,7 +114,7 @@ class Feeder:
         try:
             with self.hf.database.connect() as connection:
                 count = text(
-                    "SELECT count(*) FROM holdfast_jobs WHERE status IN ('ready', 'scheduled', 'running') "
+                    "SELECT count(*) FROM holdfast_jobs WHERE status IN ('ready', 'scheduled', 'suspect', 'running') "
                     "AND operation <> 'waiting'"
                 )
                 return int(connection.execute(count).scalar_one())

@@ -45,6 +45,7 @@ CLAIM_THREADS = 4
 _KEEPALIVE_SECONDS = 10
 _KEEPALIVE_TIMEOUT_SECONDS = 5
 _LOOK_SECONDS = 1.0
+_FORGET_SECONDS = 3600.0
 _log = logging.getLogger("holdfast.jobs")
 
 
@@ -132,6 +133,7 @@ class JobsServer:
             on_suspects=lambda: self._on_loop(self._streams.look_for_suspects),
             chores=[
                 Chore("announcing what remote workers can run", self._announcement.tick, ANNOUNCE_SECONDS),
+                Chore("forgetting servers that are gone", self._forget_servers, ANNOUNCE_SECONDS),
                 *chores,
             ],
         )
@@ -163,6 +165,10 @@ class JobsServer:
         self._announcement.withdraw()
         self._wait_for(self._shut(grace_seconds))
         self._end()
+
+    def _forget_servers(self) -> float:
+        self._keeper_store.forget_servers()
+        return _FORGET_SECONDS
 
     def _end(self) -> None:
         assert self._loop is not None
