@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.signals import StopSignals
-from tests.cli.shop import ORDERS, PATIENCE_SECONDS, Shop
+from tests.cli.shop import EVERY_MIGRATION, ORDERS, PATIENCE_SECONDS, Shop
 from tests.components.processes import start_leashed, wait_until
 
 SLOW_APP = """
@@ -140,7 +140,7 @@ def test_several_triggers_run_in_one_process_and_say_so(shop: Shop) -> None:
         assert worker.wait() == 0
         lines = worker.output.splitlines()
     assert lines[:4] == [
-        "Applied: 0001 state documents, 0002 records, 0003 jobs, 0004 outbox, 0005 engine records, 0006 listings",
+        f"Applied: {', '.join(EVERY_MIGRATION)}",
         "Trigger orders: reads orders (sqlalchemy), horizon server_time",
         "Trigger customers: reads customers (sqlalchemy), horizon identity",
         f"Running in process {worker.process.pid}. Stop with SIGTERM or Ctrl-C.",

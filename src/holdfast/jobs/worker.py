@@ -298,7 +298,8 @@ class JobWorker:
         poll = self._settings.poll_seconds
         if not self._store.notifies:
             poll = min(poll, _LEAST_POLL_SECONDS * 2 ** min(idle, 10))
-        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), self._claiming.retry_in_seconds()))
+        retry = max(_LEAST_POLL_SECONDS, self._claiming.retry_in_seconds())  # due now, but perhaps not asked
+        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), retry))
 
     def _promote_due(self) -> int:
         """Let jobs whose time has come be claimed; return how many."""
