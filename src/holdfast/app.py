@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Engine
@@ -16,7 +18,7 @@ from .core.clock import Clock, SystemClock
 from .core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from .core.driver_errors import connection_error
 from .core.engine import EngineProvider, always_autocommit
-from .core.errors import ConfigurationError
+from .core.errors import ConfigurationError, DbError
 from .core.migrations import Migration, difference, migrate
 from .core.named_sql import family
 from .core.names import checked_name, default_app_name
@@ -29,12 +31,11 @@ from .engines.queues.database import DatabaseQueues
 from .engines.queues.protocol import EngineQueues
 from .engines.registry import Registry
 from .engines.tables.places import TableAccount, TablePlaces
-from .engines.worker import EngineWorker
 from .jobs.by_hand import JobHome
 from .jobs.queue import Jobs
 from .jobs.schema import MIGRATIONS as JOB_MIGRATIONS
 from .jobs.stores.choose import job_store
-from .jobs.worker import JobWorker, WorkerSettings
+from .jobs.worker import WorkerSettings
 from .outbox.append import Outbox
 from .outbox.letters import ProcessorHome
 from .outbox.processors import Processors
@@ -43,9 +44,12 @@ from .records.protocol import HistoryTable, LetterTable
 from .records.putting_back import Home, PuttingBack
 from .records.retention import Pruned
 from .records.schema import MIGRATIONS as RECORD_MIGRATIONS
+from .runtime.housekeeping import Chore, Housekeeping
+from .runtime.keeper import checked_interval
+from .runtime.leased_part import LeasedPart, LeasedWork
+from .runtime.supervisor import Part, Supervisor, WorkerPart
 from .state.documents import DocumentStore
-from .state.heartbeat import checked_interval
-from .state.lease_worker import LeasedWork, LeaseWorker
+from .state.reset import resume
 from .state.schema import MIGRATIONS as STATE_MIGRATIONS
 from .state.store import SourceChange, StateStore
 from .state.stores.sql import SqlDocumentStore
@@ -59,6 +63,8 @@ from .trigger.sources.sqlalchemy import SqlAlchemySource
 MIGRATIONS = (*STATE_MIGRATIONS, *RECORD_MIGRATIONS, *JOB_MIGRATIONS, *OUTBOX_MIGRATIONS)
 _HAS_JOBS = ("postgresql", "mysql", "mariadb", "sqlite")
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
+_log = logging.getLogger("holdfast.worker")
+_PRUNE_SECONDS = 3600.0
 _STATE_POOL_SIZE = 4
 _STATE_POOL_RECYCLE_SECONDS = 3599  # differs from the default, so that the pool is not shared
 
@@ -133,7 +139,6 @@ class Holdfast:
             lambda: self.database,
             clock=self._clock,
             metrics=metrics,
-            retention_days=lambda: self._tables.config().retention_days,
         )
         self.job = self.jobs.job
         self.periodic = self.jobs.periodic
@@ -149,14 +154,14 @@ class Holdfast:
         self.processor = self.processors.processor
         self.relay = self.processors.relay
         self._tables = TablePlaces(engine_tables, lambda: self.database, lambda: self.registry)
+        self._tables_apart = TablePlaces(engine_tables, lambda: self.jobs.store.engine, lambda: self.registry)
         self.engines = Engines(
             EnginePlaces(
                 database=lambda: self.jobs.store.engine,  # apart from the pool that handlers may use up
                 queues=engine_queues or DatabaseQueues(lambda: self.jobs.store),
-                tables=TablePlaces(engine_tables, lambda: self.jobs.store.engine, lambda: self.registry),
+                tables=self._tables_apart,
                 leases=self._engine_leases,
                 registry=lambda: self.registry,
-                prune=self.prune,
                 durable=durable,
             ),
             clock=self._clock,
@@ -207,7 +212,7 @@ class Holdfast:
 
     def prune(self) -> Pruned:
         """Forget what is past the retention that the registry gives (90 days where it gives none); return how much."""
-        days, tables = self._tables.config().retention_days, self._tables.of_all()
+        days, tables = self._tables_apart.config().retention_days, self._tables_apart.of_all()
         return Pruned(tables.history.prune(days), tables.letters.prune(days))
 
     def _engine_leases(self) -> StateStore:
@@ -409,6 +414,10 @@ class Holdfast:
             **registered.settings,
         )
 
+    def resume_trigger(self, name: str) -> bool:
+        """Let a trigger that was stopped deliver again from its checkpoint; return whether it was stopped."""
+        return resume(self.state, name) is not None
+
     @property
     def putting_back(self) -> PuttingBack:
         """Return what puts dead letters back where they came from."""
@@ -478,6 +487,12 @@ class Holdfast:
         Raises:
             DbError: the first thing that is wrong; the message says what to do.
         """
+        self._require_tables()
+        for fault in self.faults().values():
+            raise fault
+
+    def _require_tables(self) -> None:
+        """Refuse what cannot work at all: nothing declared, no database, no tables."""
         if not (self._triggers or self.jobs.definitions or self.processors.declared or self.engines.declared):
             raise ConfigurationError(
                 "Nothing is declared to run. Decorate a function with @hf.trigger(…), @hf.job(…), @hf.processor(…) or "
@@ -489,12 +504,26 @@ class Holdfast:
                 f"The tables of Holdfast are missing or out of date in {safe_url(self._config.connection_url)} "
                 f"({', '.join(missing)}). Run 'holdfast migrate', or call hf.migrate()."
             )
-        for name, registered in self._triggers.items():
-            source = self.runner(name).source
-            source.validate()
-            self.state.check(name, source.source_descriptor, registered.settings["on_source_change"])
-        self.processors.check()
-        self.engines.check()
+
+    def faults(self) -> dict[str, DbError]:
+        """Return what is wrong with what is declared, by title: what ``run`` does not run until it is mended."""
+        triggers = {f"Trigger '{name}'": fault for name, fault in self.trigger_faults().items()}
+        return {**triggers, **self.processors.faults(), **self.engines.faults()}
+
+    def trigger_faults(self) -> dict[str, DbError]:
+        """Return what is wrong with declared triggers, by name."""
+        faults: dict[str, DbError] = {}
+        for name in self._triggers:
+            try:
+                self._check_trigger(name)
+            except DbError as error:
+                faults[name] = error
+        return faults
+
+    def _check_trigger(self, name: str) -> None:
+        source = self.runner(name).source
+        source.validate()
+        self.state.check(name, source.source_descriptor, self._triggers[name].settings["on_source_change"])
 
     def run(
         self,
@@ -502,62 +531,96 @@ class Holdfast:
         drain_seconds: float = 30.0,
         concurrency: int = 10,
         topics: Collection[str] | None = None,
+        strict: bool = False,
         handle_signals: bool = True,
         on_started: Callable[[], None] | None = None,
     ) -> bool:
         """Run everything declared until ``stop()`` or SIGTERM/SIGINT, then drain; return whether all finished in time.
 
+        What does not fit the database does not run, is logged as an error and tried again now and then; everything else
+        runs. With ``strict`` it ends the process instead.
+
         ``concurrency`` is how many jobs run at once; ``topics`` runs the jobs of these topics only. ``on_started`` is
         called once everything was checked, right before the work begins.
 
         Raises:
-            DbError: a declaration does not fit the database; nothing was started.
+            DbError: nothing that is declared can run, or with ``strict`` not all of it; nothing was started.
+            WorkerDiedError: a part of the worker died; everything else was drained.
         """
         settings = WorkerSettings(concurrency=concurrency, drain_seconds=drain_seconds)
         try:
             if handle_signals and threading.current_thread() is threading.main_thread():
                 with StopSignals(self._stop, self._clock):
-                    return self._run(settings, topics, on_started)
-            return self._run(settings, topics, on_started)
+                    return self._run(settings, topics, strict, on_started)
+            return self._run(settings, topics, strict, on_started)
         finally:
             self._stop = threading.Event()  # a handler that outlived the drain keeps the old one, and so stays stopped
 
     def _run(
-        self, settings: WorkerSettings, topics: Collection[str] | None, on_started: Callable[[], None] | None
+        self,
+        settings: WorkerSettings,
+        topics: Collection[str] | None,
+        strict: bool,
+        on_started: Callable[[], None] | None,
     ) -> bool:
-        self.validate()
-        self.processors.register()
-        workers: list[LeaseWorker | JobWorker | EngineWorker] = []
-        works = [LeasedWork(self.runner(name), item.poll_seconds) for name, item in self._triggers.items()]
-        works += self.processors.works(stop=self._stop)
-        works += self.engines.timers()
-        if works:
-            workers.append(LeaseWorker(works, self._stop, clock=self._clock, drain_seconds=settings.drain_seconds))
-        if self.jobs.definitions:
-            workers.append(self.jobs.worker(self._stop, settings, topics))
-        if self.engines.declared:
-            workers.append(self.engines.worker(self._stop, settings.drain_seconds))
+        self._require_tables()
+        faults = self.faults()
+        faults |= self.processors.register_each()
+        self._tell_faults(faults, strict)
+        parts = self._parts(settings, topics, faults, strict)
         if on_started is not None:
             on_started()
         with self.engines.task_hub():
-            return _run_side_by_side(workers)
+            return Supervisor(parts, self._stop, clock=self._clock, drain_seconds=settings.drain_seconds).run()
+
+    def _tell_faults(self, faults: Mapping[str, DbError], strict: bool) -> None:
+        """Say what does not run.
+
+        Raises:
+            DbError: the first of them, when nothing is left to run or everything is wanted.
+        """
+        declared = len(self._triggers) + len(self.processors.declared) + len(self.engines.declared)
+        for title, fault in faults.items():
+            if strict or (len(faults) >= declared and not self.jobs.definitions):
+                raise fault
+            _log.error("%s does not run until that is mended: %s", title, fault)
+
+    def _parts(
+        self, settings: WorkerSettings, topics: Collection[str] | None, faults: Mapping[str, DbError], strict: bool
+    ) -> list[Part]:
+        works = [
+            LeasedWork(
+                f"Trigger '{name}'",
+                make=partial(self.runner, name),
+                check=partial(self._check_trigger, name),
+                poll_seconds=item.poll_seconds,
+                fault=faults.get(f"Trigger '{name}'"),
+            )
+            for name, item in self._triggers.items()
+        ]
+        works += self.processors.works(stop=self._stop, faults=faults)
+        works += self.engines.timers()
+        parts: list[Part] = [LeasedPart(work, self._stop, clock=self._clock, is_strict=strict) for work in works]
+        if self.jobs.definitions:
+            parts.append(WorkerPart("The jobs' worker", self.jobs.worker(self._stop, settings, topics).run))
+        if self.engines.declared:
+            parts.append(self.engines.worker(self._stop))
+        chores = self._chores()
+        return [*parts, Housekeeping(chores, self._stop, clock=self._clock)] if chores else parts
+
+    def _chores(self) -> list[Chore]:
+        jobs = self.jobs.chores() if self.jobs.definitions else []
+        found = [*jobs, *self.processors.chores(), *self.engines.chores()]
+        return [*found, self.pruning] if found else []
+
+    @property
+    def pruning(self) -> Chore:
+        """Return the chore that forgets what is past its retention: the one place where records are pruned."""
+        return Chore("forgetting records past their retention", self.prune, _PRUNE_SECONDS)
 
     def stop(self) -> None:
         """Make ``run`` drain and return."""
         self._stop.set()
-
-
-def _run_side_by_side(workers: Sequence[LeaseWorker | JobWorker | EngineWorker]) -> bool:
-    """Run the first worker here and the others on threads; return whether all of them finished in time."""
-    first, *others = workers
-    finished: list[bool] = []
-    threads = [threading.Thread(target=lambda it=other: finished.append(it.run()), daemon=True) for other in others]
-    for thread in threads:
-        thread.start()
-    finished.append(first.run())
-    for thread in threads:
-        thread.join()
-    return len(finished) == len(workers) and all(finished)
 
 
 def _check_settings(name: str, *, at_least_one: dict[str, object], positive: dict[str, object]) -> None:

@@ -29,6 +29,8 @@ from holdfast.engines.flow import EngineFlow
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.singletons import Singletons
 from holdfast.engines.table_records import TableRecords
+from holdfast.runtime.housekeeping import Housekeeping
+from holdfast.runtime.supervisor import Supervisor
 from tests.engines.boundaries import CountsFirst, DeletesFirst
 
 PLAIN, SINGLETON = "plain", "alone"
@@ -107,11 +109,11 @@ def _work(setting: Setting, number: int, chance: float) -> None:
         if is_over and setting.boundary in (None, boundary):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    hf = application(setting)
-    worker = hf.engines.worker(threading.Event(), 5.0)
+    hf, stop = application(setting), threading.Event()
+    worker = hf.engines.worker(stop)
     for work in worker._works:
         _arm(work.flow, reached, hf, setting.bug)
-    worker.run()
+    Supervisor([worker, Housekeeping(hf.engines.chores(), stop, clock=SystemClock())], stop).run()
 
 
 def _arm(flow: EngineFlow, reached: Callable[[str], None], hf: Holdfast, bug: str | None) -> None:

@@ -15,6 +15,8 @@ from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.queues.protocol import EngineQueue
 from holdfast.engines.worker import EngineWorker
+from holdfast.runtime.housekeeping import Housekeeping
+from holdfast.runtime.supervisor import Part, Supervisor
 from tests.components.processes import wait_until
 from tests.engines.places import ENGINE, Bench, Place
 from tests.engines.queues import free_what_the_dead_held
@@ -32,11 +34,15 @@ class Gate:
 
 
 @contextmanager
-def running(bench: Bench, stop: threading.Event, worker: EngineWorker) -> Iterator[list[bool]]:
+def running(
+    bench: Bench, stop: threading.Event, worker: EngineWorker, drain_seconds: float = 600.0
+) -> Iterator[list[bool]]:
     """Run a worker beside the block, its time passing by itself; in the end it is stopped."""
     finished: list[bool] = []
     is_over = threading.Event()
-    thread = threading.Thread(target=lambda: finished.append(worker.run()))
+    parts: list[Part] = [worker, Housekeeping(bench.hf.engines.chores(), stop, clock=bench.place.clock)]
+    supervisor = Supervisor(parts, stop, clock=bench.place.clock, drain_seconds=drain_seconds)
+    thread = threading.Thread(target=lambda: finished.append(supervisor.run()))
 
     def pass_time() -> None:
         while not is_over.wait(0.005):
@@ -55,9 +61,9 @@ def running(bench: Bench, stop: threading.Event, worker: EngineWorker) -> Iterat
         assert not thread.is_alive()
 
 
-def worker_of(bench: Bench, drain_seconds: float = 600.0) -> tuple[threading.Event, EngineWorker]:
+def worker_of(bench: Bench) -> tuple[threading.Event, EngineWorker]:
     stop = threading.Event()
-    return stop, bench.hf.engines.worker(stop, drain_seconds)
+    return stop, bench.hf.engines.worker(stop)
 
 
 def test_a_worker_takes_all_messages_and_drains(bench: Bench) -> None:
@@ -86,8 +92,8 @@ def test_a_stopped_worker_lets_what_runs_finish(bench: Bench) -> None:
 def test_what_outlives_the_drain_comes_again_uncounted_and_is_not_recorded(bench: Bench) -> None:
     bench.work = gate = Gate()
     bench.send()
-    stop, worker = worker_of(bench, drain_seconds=1.0)
-    with running(bench, stop, worker) as finished:
+    stop, worker = worker_of(bench)
+    with running(bench, stop, worker, drain_seconds=1.0) as finished:
         assert gate.entered.wait(60)
     assert finished == [False]
     again = bench.next()
@@ -101,8 +107,8 @@ def test_a_singleton_that_outlives_the_drain_leaves_nothing_locked(singleton: Be
     bench = singleton
     bench.work = gate = Gate()
     bench.send()
-    stop, worker = worker_of(bench, drain_seconds=1.0)
-    with running(bench, stop, worker) as finished:
+    stop, worker = worker_of(bench)
+    with running(bench, stop, worker, drain_seconds=1.0) as finished:
         assert gate.entered.wait(60)
     assert finished == [False]
     bench.work = lambda *given: None

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from holdfast import Holdfast, PollContext, RowChange
+from holdfast.runtime.keeper import Kept
 from holdfast.state.documents import ETag, Written
-from holdfast.state.heartbeat import Heartbeat
 from holdfast.state.stores.sql import SqlDocumentStore
 
 EFFECT = text("INSERT INTO effects (trigger_name, order_id, token) VALUES (:trigger_name, :order_id, :token)")
@@ -68,7 +68,7 @@ def remove_the_fence() -> None:
         return Written(if_match, None)
 
     setattr(SqlDocumentStore, "_replace_with", unguarded)  # noqa: B010 - mypy would refuse the assignment
-    setattr(Heartbeat, "_watch", lambda self: None)  # noqa: B010 - nor does it notice that its time is over
+    setattr(Kept, "lose_if_over", lambda self: None)  # noqa: B010 - nor does it notice that its time is over
 
 
 def main() -> None:

@@ -202,14 +202,20 @@ def handler(function: Callable[..., Any], topic: str = "email") -> JobDefinition
 class Stream:
     """A stream in the hands of a test: it grants, and keeps what it was sent."""
 
-    def __init__(self, connection: RemoteConnection, worker: str = "w", topics: Sequence[str] = ("email",)) -> None:
+    def __init__(
+        self,
+        connection: RemoteConnection,
+        worker: str = "w",
+        topics: Sequence[str] = ("email",),
+        operations: Sequence[wire.Operations] = (),
+    ) -> None:
         self.worker = worker
         self.assignments: list[wire.JobAssignment] = []
         self.beats = 0
         self.error: Any = None
         self._outbox: list[wire.WorkerMessage | None] = []
         self._news = threading.Condition()
-        self.send(wire.WorkerMessage(start=wire.Start(worker=worker, topics=topics)))
+        self.send(wire.WorkerMessage(start=wire.Start(worker=worker, topics=topics, operations=operations)))
         self._call = connection.stub.StreamJobs(self._messages(), metadata=connection.metadata)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()

@@ -15,7 +15,7 @@ from holdfast.jobs.grpc import holdfast_jobs_pb2 as wire
 from holdfast.jobs.grpc.connection import RemoteConnection
 from holdfast.jobs.grpc.moments import moment_of, timestamp_of
 from holdfast.jobs.grpc.server import ServerSettings
-from holdfast.jobs.model import JobId
+from holdfast.jobs.model import JobId, TopicLimits
 from tests.components.processes import wait_until
 from tests.jobs.queues import ANNE, Queue, open_queue
 from tests.jobs.remote import Remote, Stream, report
@@ -340,6 +340,38 @@ def test_a_second_stream_of_a_worker_ends_the_first(connection: RemoteConnection
     second.close()
 
 
+def telling(topic: str, names: list[str]) -> wire.WorkerMessage:
+    """Return the start of a worker of the topic email that tells what it can run."""
+    operations = [wire.Operations(topic=topic, names=names)]
+    return wire.WorkerMessage(start=wire.Start(worker="w", topics=["email"], operations=operations))
+
+
+def test_a_worker_is_given_what_it_says_it_can_run(connection: RemoteConnection, queue: Queue) -> None:
+    told = [wire.Operations(topic="email", names=["send", "print"])]
+    stream = Stream(connection, topics=("email", "sms"), operations=told)
+    foreign = [queue.add(operation="foreign", priority=9).id for _ in range(3)]
+    wanted = [queue.add(operation="print").id, queue.add().id, queue.add("sms", "anything").id]
+    stream.grant(10)
+    assert sorted(assignment.job_id for assignment in stream.until(3)) == wanted
+    queue.add(operation="print")
+    stream.until(4)
+    stream.close()
+    assert [queue.column(job_id, "attempt") for job_id in foreign] == [0, 0, 0]
+
+
+def test_an_older_worker_that_says_nothing_is_given_any_operation(connection: RemoteConnection, queue: Queue) -> None:
+    queue.store.set_limits("limited", TopicLimits(max_running=5))
+    stream = Stream(connection, topics=("email", "limited"))
+    added = [queue.add(topic, operation).id for topic in ("email", "limited") for operation in ("send", "print")]
+    stream.grant(10)
+    assignments = stream.until(4)
+    assert sorted(assignment.job_id for assignment in assignments) == added
+    unknown = [report(assignment, put_back=wire.PutBack(seconds=30)) for assignment in assignments]
+    call(connection, "ReportResults", wire.ReportResultsRequest(worker="w", reports=unknown))
+    assert {queue.status(job_id) for job_id in added} == {"scheduled"}
+    stream.close()
+
+
 @pytest.mark.parametrize(
     ("message", "told"),
     [
@@ -349,6 +381,10 @@ def test_a_second_stream_of_a_worker_ends_the_first(connection: RemoteConnection
         (wire.WorkerMessage(start=wire.Start(worker="w")), "asks for 0 topics"),
         (wire.WorkerMessage(start=wire.Start(worker="w", topics=[""])), "it is empty"),
         (wire.WorkerMessage(start=wire.Start(worker="w", topics=["email"], credit=100_001)), "100,000 jobs at most"),
+        (telling("sms", ["send"]), "tells operations of 'sms'"),
+        (telling("email", []), "Name at least one operation"),
+        (telling("email", [" send"]), "begins or ends with a space"),
+        (telling("email", ["send"] * 10_001), "more than 10,000 operations"),
     ],
 )
 def test_a_stream_that_begins_wrongly_is_refused(

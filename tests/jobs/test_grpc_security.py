@@ -23,6 +23,7 @@ from holdfast.jobs.grpc.security import (
     is_loopback,
 )
 from holdfast.jobs.grpc.server import JobsServer, ServerSettings
+from holdfast.runtime.housekeeping import Chore
 from tests.components.ports import HOST, free_port
 from tests.jobs.queues import Queue, open_queue
 from tests.jobs.remote import Authority, Remote, Stream
@@ -184,7 +185,7 @@ def test_a_port_in_use_is_named(queue: Queue) -> None:
 
 def test_a_server_does_the_chores(queue: Queue) -> None:
     done = threading.Event()
-    server = JobsServer(queue.store, f"{HOST}:0", chores=[done.set])
+    server = JobsServer(queue.store, f"{HOST}:0", chores=[Chore("telling", done.set, 60.0)])
     server.start()
     assert done.wait(30)
     server.stop()

@@ -93,6 +93,15 @@ def test_what_was_not_taken_is_put_back_at_the_end(held: Held, queue: Queue) -> 
     assert (queue.status(job.id), queue.column(job.id, "failures")) == ("ready", 0)
 
 
+def test_what_a_server_of_a_release_before_sends_and_nobody_knows_is_put_back(held: Held, queue: Queue) -> None:
+    known, unknown = queue.add(), queue.add(operation="much")
+    ask(held, 2)
+    wait_until(lambda: len(held.receiving.waiting()) == 2, "both")
+    assert [job.id for job in held.store.claim(WORKER, {"email": ["send"]}, 0)] == [known.id]
+    assert (queue.status(unknown.id), queue.column(unknown.id, "failures")) == ("scheduled", 0)
+    assert "has no handler for it" in queue.column(unknown.id, "last_error")
+
+
 def test_many_reports_are_sent_in_messages_that_fit(held: Held, queue: Queue) -> None:
     for _ in range(6):
         queue.add(operation="much", max_attempts=1)

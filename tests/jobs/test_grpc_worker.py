@@ -224,12 +224,24 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(remote: Remote) ->
     assert all(row["failures"] == 0 for row in remote.queue.rows("SELECT failures FROM holdfast_jobs"))
 
 
-def test_an_unknown_handler_is_put_back_and_visible(remote: Remote) -> None:
-    added = remote.queue.add(operation="gone")
-    with remote.worker([handler(lambda: None)]):
-        wait_until(lambda: remote.queue.column(added.id, "last_error") is not None, "the put back")
-    assert "no handler named 'gone' for topic 'email'" in remote.queue.column(added.id, "last_error")
-    assert (remote.queue.status(added.id), remote.queue.column(added.id, "failures")) == ("scheduled", 0)
+def test_what_no_handler_is_for_is_left_alone_and_visible(remote: Remote) -> None:
+    ran: list[int] = []
+    gone = remote.queue.add(operation="gone", priority=9)
+
+    def known() -> None:
+        ran.append(1)
+
+    known_job = remote.queue.add(operation="known")
+    assert remote.queue.store.stats()[0].without_worker == {"gone": 1, "known": 1}
+    with remote.worker([handler(known)]):
+        wait_until(lambda: ran, "the job behind it")
+        remote.queue.add(operation="known")
+        wait_until(lambda: len(ran) == 2, "another")
+        said = "SELECT id FROM holdfast_workers WHERE operations LIKE '%known%'"
+        wait_until(lambda: remote.queue.rows(said), "the server to announce its workers")
+        assert remote.queue.store.stats()[0].without_worker == {"gone": 1}
+    assert remote.queue.status(known_job.id) is None
+    assert (remote.queue.status(gone.id), remote.queue.column(gone.id, "attempt")) == ("ready", 0)
 
 
 def test_the_limits_of_a_topic_hold(remote: Remote) -> None:

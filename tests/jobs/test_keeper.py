@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text
 
 from holdfast.core.clock import SystemClock
+from holdfast.jobs.execution import Execution
 from holdfast.jobs.keeper import Keeper
 from holdfast.jobs.running import InFlight, Running
 from holdfast.jobs.telemetry import WorkerTelemetry
-from holdfast.jobs.transaction import JobTransaction
 from tests.clocks import SteppedClock
 from tests.components.processes import wait_until
 from tests.jobs.queues import ANNE, Queue, open_queue
@@ -123,9 +123,18 @@ def test_a_long_transaction_on_sqlite_is_warned_of(sqlite_url: str, caplog: pyte
         work = Work(queue)
         clock = SteppedClock()
         queue.add(lease_seconds=30)
-        transaction = JobTransaction(queue.engine, Running(queue.claim_one(), work.job(lambda: None), 0.0), clock, None)
+        execution = Execution(
+            queue.store,
+            ANNE,
+            queue.engine,
+            WorkerTelemetry(ANNE, None),
+            clock,
+            lambda report: None,
+            lambda running: None,
+        )
+        transaction = execution._open(Running(queue.claim_one(), work.job(lambda: None), 0.0))
         transaction.connection.execute(text("SELECT 1"))
         clock.advance(11)
         with caplog.at_level(logging.WARNING, "holdfast.jobs"):
-            transaction.rollback()
+            transaction.close()
     assert "held SQLite's write lock for 11.0 s" in caplog.text

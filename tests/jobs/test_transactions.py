@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 
-from holdfast.core import handler_transaction
 from holdfast.core.config import DbConfig
 from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import Ambiguous, HandlerError, Unavailable
-from holdfast.core.handler_transaction import AsyncTransaction, HandlerTransaction
 from holdfast.core.places import Places, places_of
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.outcomes import Discard
 from holdfast.jobs.running import Running
-from holdfast.jobs.transaction import JobTransaction
 from holdfast.jobs.worker import JobWorker, WorkerSettings
+from holdfast.runtime import transaction as handler_transaction
+from holdfast.runtime.lent_connection import LentConnection
+from holdfast.runtime.transaction import AsyncTransaction, HandlerTransaction
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue
 from tests.jobs.workers import Work
@@ -130,7 +130,7 @@ def test_threads_and_the_loop_share_the_connections(queue: Queue, small_pool: En
 
 def test_steps_do_not_need_the_threads_of_the_loop(queue: Queue) -> None:
     release = threading.Event()
-    transaction = HandlerTransaction(queue.engine, 30.0, lambda _: None)
+    transaction = HandlerTransaction(queue.engine, 30.0)
 
     async def use() -> int:
         loop = asyncio.get_running_loop()
@@ -167,16 +167,16 @@ def test_jobs_end_without_the_threads_of_the_loop(work: Work, effects: Effects) 
 def test_a_transaction_that_did_not_open_keeps_no_place(
     queue: Queue, effects: Effects, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
-    connect = JobTransaction._connect
+    begin = HandlerTransaction._begun
     refused: list[int] = []
 
-    def refuse_some(self: JobTransaction) -> Connection:
+    def refuse_some(self: HandlerTransaction) -> LentConnection:
         if len(refused) < MANY.concurrency:
             refused.append(1)
             raise Unavailable("no more connections")
-        return connect(self)
+        return begin(self)
 
-    monkeypatch.setattr(JobTransaction, "_connect", refuse_some)
+    monkeypatch.setattr(HandlerTransaction, "_begun", refuse_some)
 
     def swallow(context: JobContext, n: int) -> None:
         try:
@@ -242,6 +242,13 @@ def the_only_one(worker: JobWorker) -> Running:
     return running
 
 
+def is_in_use(transaction: HandlerTransaction) -> bool:
+    if transaction._in_use.acquire(blocking=False):
+        transaction._in_use.release()
+        return False
+    return True
+
+
 def test_a_statement_that_does_not_end_is_broken_off(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler_transaction, "_STATEMENT_SECONDS", 0.3)
     endless = text(ENDLESS[work.queue.engine.dialect.name])
@@ -256,7 +263,7 @@ def test_a_statement_that_does_not_end_is_broken_off(work: Work, monkeypatch: py
     work.job(hang).enqueue()
     with work.running() as worker:
         running = the_only_one(worker)
-        wait_until(lambda: transactions and transactions[0]._in_use.locked(), "the statement to be sent")
+        wait_until(lambda: transactions and is_in_use(transactions[0]), "the statement to be sent")
         running.lose(is_certain=False)
         work.until_empty()
     assert [entry["attempt"] for entry in work.queue.history()] == [2]
@@ -270,13 +277,13 @@ def test_a_transaction_that_ends_while_it_is_opened_is_let_go_of(
     places, opening, go_on = Places(1), threading.Event(), threading.Event()
 
     class Slow(HandlerTransaction):
-        def _connect(self) -> Connection:
+        def _begun(self) -> LentConnection:
             opening.set()
             go_on.wait(30)
-            return super()._connect()
+            return super()._begun()
 
-    transaction = Slow(small_pool, 30.0, lambda _: None, places)
-    thread = threading.Thread(target=lambda: transaction.step("execute", (text("SELECT 1"),), {}))
+    transaction = Slow(small_pool, 30.0, places=places)
+    thread = threading.Thread(target=lambda: transaction.lend(lambda connection: connection.execute(text("SELECT 1"))))
     thread.start()
     assert opening.wait(30)
     transaction.close()
@@ -390,10 +397,10 @@ def test_only_a_commit_that_failed_is_called_one(
     work: Work, effects: Effects, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     def refuse(self: HandlerTransaction) -> None:
-        self.rollback()
+        self.close()
         raise kind("not today")
 
-    monkeypatch.setattr(HandlerTransaction, "commit", refuse)
+    monkeypatch.setattr(HandlerTransaction, "_commit", refuse)
 
     def itself() -> None:
         raise kind("a store of my own")

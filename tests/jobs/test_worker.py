@@ -246,14 +246,17 @@ def test_progress_can_be_seen_while_a_job_runs(work: Work) -> None:
         work.until_empty()
 
 
-def test_an_unknown_handler_is_put_back_and_visible(work: Work) -> None:
-    work.job(lambda: None)
-    added = work.queue.add(operation="gone")
+def test_what_no_handler_is_for_is_left_alone_and_visible(work: Work) -> None:
+    ran: list[int] = []
+    job = work.job(lambda: ran.append(1))
+    added = work.queue.add(operation="gone", priority=9)
+    job.enqueue()
     with work.running():
-        wait_until(lambda: work.queue.column(added.id, "last_error") is not None, "the put back")
-    assert "no handler named 'gone'" in work.queue.column(added.id, "last_error")
-    assert work.queue.status(added.id) == "scheduled"
-    assert work.queue.column(added.id, "failures") == 0
+        wait_until(lambda: ran, "the job behind it")
+        wait_until(lambda: work.queue.rows("SELECT id FROM holdfast_workers"), "the worker to announce itself")
+        assert work.queue.store.stats()[0].without_worker == {"gone": 1}
+    assert (work.queue.status(added.id), work.queue.column(added.id, "attempt")) == ("ready", 0)
+    assert work.queue.rows("SELECT id FROM holdfast_workers") == []
 
 
 def test_a_payload_that_does_not_fit_goes_to_the_dead_letters(work: Work) -> None:

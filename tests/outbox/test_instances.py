@@ -9,11 +9,13 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
+from holdfast.core.clock import SystemClock
 from holdfast.core.errors import CheckpointMismatchError, LeaseConflictError, LostLeaseError, Unavailable
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
 from holdfast.outbox.runner import PartitionRunner
-from holdfast.state.lease_worker import LeaseWorker
+from holdfast.runtime.leased_part import LeasedPart
+from holdfast.runtime.supervisor import Supervisor
 from tests.components.processes import wait_until
 from tests.outbox.shops import Shop, write_effects
 
@@ -29,8 +31,8 @@ def working(shop: Shop) -> Iterator[None]:
     """Run an application's processors beside the block."""
     stop = threading.Event()
     shop.app.processors.register()
-    worker = LeaseWorker(shop.app.processors.works(), stop)
-    thread = threading.Thread(target=worker.run)
+    parts = [LeasedPart(work, stop, clock=SystemClock()) for work in shop.app.processors.works(stop=stop)]
+    thread = threading.Thread(target=Supervisor(parts, stop).run)
     thread.start()
     try:
         yield

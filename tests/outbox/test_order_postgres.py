@@ -202,8 +202,8 @@ def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytes
         with caplog.at_level(logging.WARNING, logger="holdfast.outbox"), pytest.MonkeyPatch.context() as patch:
             patch.setattr("holdfast.outbox.upkeep._WORTH_TELLING_SECONDS", 0.0)
             clock.advance(10)
-            upkeep.tick()
-            upkeep.tick()
+            upkeep.tell()
+            upkeep.tell()
         assert [f"pid {pid}" in record.getMessage() for record in caplog.records] == [True]
         old.rollback()
     assert held_back_by(shop.app.database) is None

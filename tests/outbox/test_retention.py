@@ -80,9 +80,9 @@ def test_by_default_nothing_is_deleted(sqlite_shop: Shop) -> None:
     sqlite_shop.app.processor("fast")(quiet)
     sqlite_shop.run("fast")
     processors = sqlite_shop.app.processors
-    Upkeep(processors.engine, processors.checkpoints, SystemClock()).tick()
+    Upkeep(processors.engine, processors.checkpoints, SystemClock()).prune()
     assert left(sqlite_shop) == 1
-    Upkeep(processors.engine, processors.checkpoints, SystemClock(), EVERYTHING).tick()
+    Upkeep(processors.engine, processors.checkpoints, SystemClock(), EVERYTHING).prune()
     assert left(sqlite_shop) == 0
 
 

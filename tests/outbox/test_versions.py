@@ -45,7 +45,7 @@ def test_a_new_version_runs_beside_the_old_one_until_it_is_promoted(shop: Shop) 
     assert roles(shop) == {1: Role.RETIRED, 2: Role.ACTIVE}
     shop.append(3)
     told.clear()
-    with pytest.raises(ConfigurationError, match="is in use at version 2"):
+    with pytest.raises(ConfigurationError, match="was retired when version 2 was promoted"):
         shop.app.processors.register()
     del shop.app.processors._processors[("totals", 1)]
     shop.run("totals", 2)

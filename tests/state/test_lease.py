@@ -22,8 +22,8 @@ from holdfast.core.errors import (
     UnreadableStateError,
 )
 from holdfast.core.types import SourceDescriptor
+from holdfast.runtime.keeper import Kept, checked_interval, keeping
 from holdfast.state.documents import ETag, Written
-from holdfast.state.heartbeat import Heartbeat, checked_interval
 from holdfast.state.lease import Lease
 from holdfast.state.store import StateStore
 from holdfast.state.stores.memory import MemoryDocumentStore
@@ -266,11 +266,13 @@ def test_the_heartbeat_interval_is_below_half_the_time_to_live(interval: float |
 
 
 class BeatingPlace(Place):
-    """A place whose clock stands still for the lease but lets the heartbeat thread spin."""
+    """A place where beats take their turns as soon as they are due."""
 
     def run_heartbeat(self, lease: Lease) -> None:
-        with Heartbeat(lease, self.clock, interval_seconds=10):
-            assert lease.lost.wait(10), "the lease was not marked lost"
+        kept = Kept(lease, 10)
+        while not lease.lost.is_set():
+            self.clock.advance(kept.pause())
+            kept.turn()
 
 
 def test_beats_that_fail_until_the_margin_are_a_loss() -> None:
@@ -325,7 +327,7 @@ def test_a_write_that_is_never_answered_does_not_keep_us_believing() -> None:
     """The store takes the heartbeat and says nothing: the lease is lost when its time is over, by our own clock."""
     store = StateStore(HangingStore(), app_name="default")
     lease = store.acquire("orders", ttl_seconds=1)
-    with Heartbeat(lease, store.clock, interval_seconds=0.1):
+    with keeping(lease, store.clock, interval_seconds=0.1):
         assert lease.lost.wait(30), "the lease was not given up"
     with pytest.raises(Unavailable, match="not answered"):
         lease.release(wait_seconds=0.01)
@@ -355,7 +357,7 @@ def test_a_beat_that_raises_anything_is_a_failed_beat(place: Place, caplog: pyte
         raise RuntimeError("a bug in the store")
 
     place.faulty.arm(*(faulty.before("replace", explode, nth=n) for n in range(1, 20)))
-    with Heartbeat(lease, place.clock, interval_seconds=10):
+    with keeping(lease, place.clock, interval_seconds=10):
         assert lease.lost.wait(10)
     assert "a bug in the store" in caplog.text
 

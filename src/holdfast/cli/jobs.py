@@ -175,13 +175,16 @@ def cancel(
 
 @jobs_app.command("stats")
 def stats(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """Count the jobs of every topic by status; the topic engine.QUEUE has the messages that wait for an engine."""
+    """Count the jobs of every topic by status; the topic engine.QUEUE has the messages that wait for an engine.
+
+    'no worker' counts the ready ones, by operation, that no live worker has announced that it can run.
+    """
     store = job_store(app_with_tables(app).database)
     found = _topic_stats(store)
     if as_json:
         print_json(found)
     elif found:
-        columns = ("topic", *(status.value for status in JobStatus), "oldest ready", "paused")
+        columns = ("topic", *(status.value for status in JobStatus), "oldest ready", "no worker", "paused")
         print_table(columns, map(_stats_row, found))
     else:
         print_line("There are no jobs, and no topic was declared.")
@@ -222,6 +225,7 @@ def _described_stats(stats: TopicStats, is_paused: bool) -> JsonObject:
         "topic": stats.topic,
         **{status.value: stats.jobs.get(status, 0) for status in JobStatus},
         "oldest_ready_seconds": None if oldest is None else round(max(0.0, oldest), 3),
+        "without_worker": stats.without_worker,
         "paused": is_paused,
     }
 
@@ -232,6 +236,7 @@ def _stats_row(stats: JsonObject) -> tuple[str, ...]:
         stats["topic"],
         *(f"{stats[status.value]:,}" for status in JobStatus),
         "" if oldest is None else f"{oldest:,.0f} s",
+        ", ".join(f"{operation} {jobs:,}" for operation, jobs in sorted(stats["without_worker"].items())),
         "yes" if stats["paused"] else "",
     )
 

@@ -86,7 +86,7 @@ def jobs_server(
         tls=tls,
         tokens=None if token_file is None else Tokens.read(token_file),
         is_insecure=insecure,
-        chores=hf.jobs.chores(),
+        chores=[*hf.jobs.chores(), hf.pruning],
     )
     hf.jobs.declare_limits()
     _serve(server, listen, drain_seconds)

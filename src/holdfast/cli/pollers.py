@@ -9,7 +9,7 @@ from ..app import Holdfast
 from ..core.cursor import KeysetCursor
 from ..core.errors import ConfigurationError, DbError, UnreadableStateError
 from ..core.types import JsonObject
-from ..state.document import LeaseView, format_time
+from ..state.document import LeaseView, format_time, stopped_because
 from ..state.reset import AuditEntry, audit_entries
 from ..state.store import StateStore, StateView
 from ..trigger.sources.protocol import SourceAdapter
@@ -122,6 +122,7 @@ def described_state(poller: Poller) -> JsonObject:
         "fencing_token": None if lease is None else lease.fencing_token,
         "cursor": poller.checkpoint.get("cursor"),
         "updated_at": poller.checkpoint.get("updated_at"),
+        "stopped": None if view is None else stopped_because(view.document),
         "error": None,
     }
 

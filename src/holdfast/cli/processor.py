@@ -17,7 +17,8 @@ from ..core.types import JsonObject
 from ..outbox.by_hand import ProcessorView
 from ..outbox.message import Checkpoint
 from ..records.audit import present_user
-from ..state.lease_worker import LeaseWorker
+from ..runtime.leased_part import LeasedPart
+from ..runtime.supervisor import Supervisor
 from .exits import EXIT_CODES_HELP
 from .guard import YesOption, confirm, conflicts_refused
 from .options import AppOption, JsonOption, help_when_alone
@@ -62,8 +63,9 @@ def list_processors(app: AppOption = None, processor_id: _SomeIdArgument = None,
     with _unknown_told():
         views = hf.processors.by_hand.views(processor_id)
     held = hf.processors.by_hand.held_back_by()
+    faults = {title: str(fault) for title, fault in hf.processors.faults().items()}
     if as_json:
-        described = [described_processor(view) for view in views]
+        described = [{**described_processor(view), "does_not_run": faults.get(_title(view))} for view in views]
         print_json({"processors": described, "held_back_by": None if held is None else str(held)})
         return
     if views:
@@ -75,6 +77,12 @@ def list_processors(app: AppOption = None, processor_id: _SomeIdArgument = None,
     for view in views:
         if view.place.reason:
             print_line(f"{view.place.id}: {view.place.reason}")
+    for title, fault in faults.items():
+        print_line(f"{title}, as it is declared, does not run: {fault}")
+
+
+def _title(view: ProcessorView) -> str:
+    return f"Processor '{view.place.id.processor_id}' version {view.place.id.version}"
 
 
 @processor_app.command("promote")
@@ -229,8 +237,9 @@ def _replay(hf: Holdfast, processor_id: str, version: int) -> int:
 @contextmanager
 def _worker(hf: Holdfast, processor_id: str, version: int) -> Iterator[None]:
     stop = threading.Event()
-    worker = LeaseWorker(hf.processors.works(processor_id, version, stop), stop)
-    thread = threading.Thread(target=worker.run, daemon=True)
+    works = hf.processors.works(processor_id, version, stop)
+    parts = [LeasedPart(work, stop, clock=SystemClock()) for work in works]
+    thread = threading.Thread(target=Supervisor(parts, stop).run, daemon=True)
     thread.start()
     try:
         yield

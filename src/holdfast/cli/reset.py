@@ -156,6 +156,19 @@ def undo(
     )
 
 
+@trigger_app.command("resume")
+def resume(name: TriggerName, app: AppOption = None, as_json: JsonOption = False) -> None:
+    """Let a trigger that was stopped deliver again, from where it stands."""
+    poller = _poller(app, name)
+    entry = kernel.resume(poller.store, name)
+    if entry is None:
+        raise ConfigurationError(f"Trigger '{name}' is not stopped, so there is nothing to resume.")
+    if as_json:
+        print_json(described_audit(entry))
+    else:
+        print_line(f"Trigger '{name}' may run again, from {shown_cursor(poller.checkpoint.get('cursor'))}.")
+
+
 @trigger_app.command("clone")
 def clone(
     name: TriggerName,

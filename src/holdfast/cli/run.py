@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from ..app import Holdfast
+from ..core.errors import DbError, WorkerDiedError
 from .exits import ExitCode
 from .loading import load_app
 from .logs import configure_logging
@@ -29,6 +30,9 @@ _TopicsOption = Annotated[
         help="Of the jobs, run those of this topic only; may be given several times. All else runs as ever.",
     ),
 ]
+_StrictOption = Annotated[
+    bool, typer.Option("--strict", help="End when something declared cannot run, instead of running the rest.")
+]
 _MigrateOption = Annotated[bool, typer.Option("--migrate", help="Create or upgrade Holdfast's tables first.")]
 
 
@@ -38,11 +42,15 @@ def run(
     concurrency: _ConcurrencyOption = 10,
     topic: _TopicsOption = None,
     migrate: _MigrateOption = False,
+    strict: _StrictOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
     """Run all that an application declares until SIGTERM or Ctrl-C, then let running handlers finish.
 
-    Ends with 0 when all of them finished, with 1 when one did not: its work is done again by the next worker.
+    What does not fit the database does not run, is logged as an error and tried again; everything else runs.
+
+    Ends with 0 when all handlers finished, with 1 when one did not (its work is done again by the next worker), when a
+    part of the worker died, or when nothing can run.
     """
     hf = load_app(app)
     configure_logging(verbose)
@@ -54,15 +62,20 @@ def run(
             print_line(_prepared(hf, name))
         for line in _prepared_jobs(hf, topic):
             print_line(line)
-        for processor in hf.processors.declared:
-            print_line(
-                f"Processor {processor.id}: version {processor.version}, {_shown_types(processor.settings.types)}"
-            )
+        for line in _prepared_processors(hf):
+            print_line(line)
         for line in _prepared_engines(hf):
             print_line(line)
         print_line(f"Running in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
 
-    if hf.run(drain_seconds=drain_seconds, concurrency=concurrency, topics=topic, on_started=started):
+    try:
+        has_drained = hf.run(
+            drain_seconds=drain_seconds, concurrency=concurrency, topics=topic, strict=strict, on_started=started
+        )
+    except WorkerDiedError as error:
+        print_error(str(error))
+        _leave_without_waiting()
+    if has_drained:
         print_line("Stopped: every handler finished, and no lease is held any more.")
     else:
         print_error(
@@ -85,9 +98,22 @@ def migrate(app: AppArgument = None, as_json: JsonOption = False) -> None:
 
 def _prepared(hf: Holdfast, name: str) -> str:
     """Return a line about a trigger that is about to run."""
-    source = hf.runner(name).source
-    descriptor = source.source_descriptor
-    return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), horizon {source.capability().horizon}"
+    try:
+        source = hf.runner(name).source
+        descriptor, horizon = source.source_descriptor, source.capability().horizon
+    except DbError as error:
+        return f"Trigger {name}: does not run until this is mended: {error}"
+    return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), horizon {horizon}"
+
+
+def _prepared_processors(hf: Holdfast) -> list[str]:
+    """Return a line about each processor: what it is about to read, or why it does not run."""
+    faults = hf.processors.faults()
+    return [
+        f"Processor {item.id}: version {item.version}, "
+        + (f"does not run: {faults[item.title]}" if item.title in faults else _shown_types(item.settings.types))
+        for item in hf.processors.declared
+    ]
 
 
 def _prepared_jobs(hf: Holdfast, topics: list[str] | None) -> list[str]:
@@ -116,7 +142,7 @@ def _shown_migrations(applied: list[str]) -> str:
     return f"Applied: {', '.join(applied)}" if applied else "The tables are up to date."
 
 
-def _leave_without_waiting() -> None:
+def _leave_without_waiting() -> NoReturn:
     """End the process although a handler still runs: a normal exit could wait for its threads for ever."""
     logging.shutdown()
     sys.stdout.flush()

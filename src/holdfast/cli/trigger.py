@@ -47,11 +47,14 @@ def list_triggers(app: AppOption = None, as_json: JsonOption = False) -> None:
     hf = load_app(app)
     configure_logging()
     require_tables(hf)
-    found = [summary(hf, name) for name in all_names(hf)]
+    faults = {name: redacted(str(fault)) for name, fault in hf.trigger_faults().items()}
+    found = [{**summary(hf, name), "does_not_run": faults.get(name)} for name in all_names(hf)]
     if as_json:
         print_json(found)
     elif found:
         print_table(("trigger", "lease", "token", "checkpoint", "last commit"), map(_row, found))
+        for name, fault in faults.items():
+            print_line(f"Trigger '{name}' does not run: {fault}")
     else:
         print_line("No trigger is declared, and none has state.")
     unreadable = [str(item["error"]) for item in found if item["error"]]
@@ -64,7 +67,8 @@ def _row(item: JsonObject) -> tuple[str, ...]:
     if item["error"]:
         return (name, "unreadable", "", "", "")
     token = "" if item["fencing_token"] is None else str(item["fencing_token"])
-    return (name, shown_lease(item["lease"]), token, shown_cursor(item["cursor"]), shown_time(item["updated_at"]))
+    lease = "stopped" if item["stopped"] else shown_lease(item["lease"])
+    return (name, lease, token, shown_cursor(item["cursor"]), shown_time(item["updated_at"]))
 
 
 @trigger_app.command("show")
@@ -117,6 +121,7 @@ def _print_details(details: JsonObject) -> None:
         ("trigger", details["name"]),
         ("declared", "yes" if details["declared"] else "no: only its state is left"),
         ("lease", shown_lease(details["lease"])),
+        *([("stopped", details["stopped"])] if details["stopped"] else []),
         ("fencing token", "none yet" if details["fencing_token"] is None else str(details["fencing_token"])),
         ("checkpoint", shown_cursor(details["cursor"])),
         ("last commit", shown_time(details["updated_at"])),

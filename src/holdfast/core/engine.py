@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, create_engine
@@ -208,9 +208,16 @@ def _autocommitting(engine: Engine) -> Connection:
         raise
 
 
-def writing(engine: Engine) -> Connection:
+_Kind = TypeVar("_Kind", bound=Connection)
+
+
+@overload
+def writing(engine: Engine) -> Connection: ...
+@overload
+def writing(engine: Engine, kind: type[_Kind]) -> _Kind: ...
+def writing(engine: Engine, kind: type[Connection] = Connection) -> Connection:
     """Return a connection whose transactions will write; on SQLite they take the write lock when they begin."""
-    connection = engine.connect()
+    connection = kind(engine)
     if engine.dialect.name == "sqlite":
         return connection.execution_options(holdfast_begin="immediate")
     if engine.get_execution_options().get(_ALWAYS_AUTOCOMMIT):  # here a transaction is wanted after all

@@ -5,6 +5,7 @@
     DbError                           base of everything below
     ├── ConfigurationError            the caller must change something; a retry cannot help
     │   └── MissingDependencyError    an extra is not installed
+    ├── WorkerDiedError               a part of a worker process died; the rest was drained
     ├── DbConnectionError             the database did not answer; a retry can help
     ├── QueryError                    a read failed
     ├── WriteError                    a write failed
@@ -18,6 +19,7 @@
     │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
     │   │   └── UnfinishedRetry       a dead letter's retry was begun; the next one, or a worker, finishes it
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
+    │   │   └── StoppedError          it was stopped, and does not run until someone resumes it
     │   ├── FingerprintMismatchError  the state belongs to another source definition
     │   └── UnreadableStateError      the document is corrupt or from a newer version
     ├── JobError                      a job could not be added, changed or run
@@ -34,6 +36,7 @@
         │   └── MissingGrantError     the database role may not see what a sound read needs
         ├── FetchError                rows could not be read; a retry can help
         ├── HandlerError              the user's handler failed
+        │   ├── TransactionEndedError the handler ended context.transaction; effects may be kept, so it is not repeated
         │   └── OperationFailed       an orchestration failed, or took too long (in engines.operations)
         ├── CommitError               the checkpoint could not be recorded; the batch will be delivered again
         ├── LostLeaseError            the lease is no longer ours; nothing was committed
@@ -57,6 +60,17 @@ class ConfigurationError(DbError):
 
 class MissingDependencyError(ConfigurationError):
     """An optional dependency is needed and not installed."""
+
+
+class WorkerDiedError(DbError):
+    """A part of a worker process died, and the process ended for it.
+
+    ``has_drained`` tells whether everything else that was begun had finished.
+    """
+
+    def __init__(self, message: str, *, has_drained: bool) -> None:
+        super().__init__(message)
+        self.has_drained = has_drained
 
 
 class DbConnectionError(DbError):
@@ -122,6 +136,10 @@ class LeaseConflictError(StateStoreError):
     """Someone else holds a live lease. Try again after it ends."""
 
 
+class StoppedError(LeaseConflictError):
+    """It was stopped or retired: there is nothing to do until someone changes that."""
+
+
 class FingerprintMismatchError(StateStoreError):
     """The stored checkpoint belongs to another source definition."""
 
@@ -180,6 +198,10 @@ class FetchError(PollerError):
 
 class HandlerError(PollerError):
     """The user's handler failed; the batch was not committed and will be delivered again."""
+
+
+class TransactionEndedError(HandlerError):
+    """The handler ended ``context.transaction`` itself, so a part of its effects may be kept. It is not repeated."""
 
 
 class CommitError(PollerError):

@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import ConfigurationError, Conflict, DbError, LeaseConflictError, MessageError
+from ..core.errors import ConfigurationError, Conflict, DbError, LeaseConflictError, MessageError, StateStoreError
 from ..core.handler_forms import is_generator
 from ..core.retry import RetryPolicy
 from ..core.schedule import Schedule
 from ..core.telemetry import MetricsCollector
 from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
 from ..records.schema import PUBLISHER
-from ..state.lease_worker import LeasedWork
+from ..runtime.housekeeping import Chore
+from ..runtime.leased_part import LeasedWork
 from ..state.store import StateStore
 from .definition import LONGEST_INVISIBLE_SECONDS, USUAL_RETRIES, EngineDefinition, EngineSettings, operation_of
 from .flow import EngineFlow, Outcome
@@ -41,14 +43,13 @@ from .table_records import DatabaseRecords, TableRecords
 from .tables.places import TablePlaces
 from .telemetry import EngineTelemetry
 from .timers import TimerRunner
-from .worker import EngineWork, EngineWorker, Upkeep
+from .worker import EngineWork, EngineWorker
 
 MOST_EMBEDDED_BYTES = 1024 * 1024
 _TEND_SECONDS = 2.0
 _DRAIN_SECONDS = 10.0
 _SWEEP_SECONDS = 60.0
 _COUNT_SECONDS = 60.0
-_PRUNE_SECONDS = 3600.0
 _DRAINED_AT_ONCE = 32
 _POISON_VISIBILITY_SECONDS = 60.0
 _HUB_STOP_SECONDS = 5.0
@@ -81,7 +82,6 @@ class EnginePlaces:
     tables: TablePlaces
     leases: Callable[[], StateStore]
     registry: Callable[[], Registry]
-    prune: Callable[[], object]
     durable: DurableOperations | None = None
 
 
@@ -389,7 +389,7 @@ class Engines:
                 drained += len(received)
         return drained
 
-    def worker(self, stop: threading.Event, drain_seconds: float) -> EngineWorker:
+    def worker(self, stop: threading.Event) -> EngineWorker:
         """Return a worker for all engines."""
         works = []
         for name in self._declared:
@@ -405,24 +405,21 @@ class Engines:
                     settings.poll_seconds,
                 )
             )
-        return EngineWorker(
-            works,
-            self._upkeep(works),
-            stop,
-            telemetry=self._telemetry,
-            clock=self._clock,
-            drain_seconds=drain_seconds,
-        )
+        return EngineWorker(works, stop, telemetry=self._telemetry, clock=self._clock)
 
-    def _upkeep(self, works: list[EngineWork]) -> list[Upkeep]:
-        upkeep = [Upkeep("freeing what dead workers held", self._places.queues.tend, _TEND_SECONDS)]
-        if any(self._places.queues.poison(work.queue.name) is not None for work in works):
-            upkeep.append(Upkeep("draining poison queues", self._drain_all, _DRAIN_SECONDS))
+    def chores(self) -> list[Chore]:
+        """Return what some process must do now and then for the queues and the dead letters."""
+        if not self._declared:
+            return []
+        found = [Chore("freeing what dead workers held", self._places.queues.tend, _TEND_SECONDS)]
+        if any(self._places.queues.poison(self._first(name).settings.queue) is not None for name in self._declared):
+            found.append(Chore("draining poison queues", self._drain_all, _DRAIN_SECONDS))
         if self.home is None:
-            upkeep.append(Upkeep("finishing retries of dead letters", lambda: self.retries.sweep(), _SWEEP_SECONDS))
-        upkeep.append(Upkeep("counting Pending dead letters", self._count_pending, _COUNT_SECONDS))
-        upkeep.append(Upkeep("forgetting what is past its retention", self._places.prune, _PRUNE_SECONDS))
-        return upkeep
+            found.append(Chore("finishing retries of dead letters", self._sweep, _SWEEP_SECONDS))
+        return [*found, Chore("counting Pending dead letters", self._count_pending, _COUNT_SECONDS)]
+
+    def _sweep(self) -> None:
+        self.retries.sweep()
 
     def _drain_all(self) -> None:
         for name in self._declared:
@@ -440,7 +437,11 @@ class Engines:
 
     def timers(self) -> list[LeasedWork]:
         """Return what sends the messages of timer engines."""
-        return [LeasedWork(runner, 1.0) for name in self._declared for runner in self._timers(name)]
+        return [
+            LeasedWork(runner.title, make=partial(_same, runner), check=partial(self._check, name))
+            for name in self._declared
+            for runner in self._timers(name)
+        ]
 
     def _timers(self, engine: str) -> list[TimerRunner]:
         runners = []
@@ -477,12 +478,24 @@ class Engines:
         Raises:
             ConfigurationError: the first that is not.
         """
+        for fault in self.faults().values():
+            raise fault
+
+    def faults(self) -> dict[str, DbError]:
+        """Return what is wrong with declared engines, by title."""
+        faults: dict[str, DbError] = {}
         for name in self._declared:
-            self._places.queues.check(self._first(name).settings.queue)
-        if self._declared:
-            tables = self._places.tables.of_engines()
-            tables.letters.page(limit=1)
-            tables.history.page(limit=1)
+            try:
+                self._check(name)
+            except (ConfigurationError, StateStoreError) as error:
+                faults[f"Engine '{name}'"] = error
+        return faults
+
+    def _check(self, name: str) -> None:
+        self._places.queues.check(self._first(name).settings.queue)
+        tables = self._places.tables.of_engines()
+        tables.letters.page(limit=1)
+        tables.history.page(limit=1)
 
     # Putting dead letters back
 
@@ -512,6 +525,10 @@ class Engines:
     def _visibility_of(self, letter: DeadLetter) -> float:
         operations = self._declared.get(letter.engine)
         return next(iter(operations.values())).settings.visibility_seconds if operations else 30.0
+
+
+def _same(runner: TimerRunner) -> TimerRunner:
+    return runner
 
 
 def _sender(engines: Engines, engine: str, operation: str) -> Callable[[str, datetime], object]:

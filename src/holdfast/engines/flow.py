@@ -30,6 +30,7 @@ from ..core.telling import told
 from ..records.dead_letters import DeadLetter, new_letter
 from ..records.row_keys import dead_letter_key
 from ..records.schema import PUBLISHER
+from ..runtime.keeper import keeping
 from .context import EngineContext
 from .definition import LONGEST_INVISIBLE_SECONDS, EngineDefinition, EngineSettings
 from .invisible import KeptInvisible
@@ -128,7 +129,7 @@ class EngineFlow:
     def give_back(self, reason: str) -> None:
         """Let what is running now come again at once, uncounted; what its executions still do is not recorded."""
         for kept, alone in list(self._running.items()):
-            kept.lose()
+            kept.mark_lost()
             if alone is not None:
                 with suppress(StateStoreError, PollerError):  # what is held ends by itself
                     alone.let_go()
@@ -255,7 +256,7 @@ class EngineFlow:
         seconds = received.visibility_seconds or self._settings(message).visibility_seconds
         kept = KeptInvisible(self._queue, received, seconds, self._clock)
         try:
-            with self._known(kept), kept:
+            with self._known(kept), keeping(kept, self._clock):
                 with ExitStack() as held:
                     try:
                         alone = self._be_alone(held, message, kept)
@@ -291,7 +292,7 @@ class EngineFlow:
         if scope is None or self._exclusive is None:
             return None
         alone = held.enter_context(self._exclusive.alone(scope))
-        alone.when_lost(kept.lose)
+        alone.when_lost(kept.mark_lost)
         self._running[kept] = alone
         return alone
 

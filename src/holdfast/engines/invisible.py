@@ -1,58 +1,52 @@
-"""Keeps a message invisible beside the operation that works on it."""
+"""The lease of a message: what the keeper extends beside the operation that works on it."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from ..core.clock import Clock
-from ..core.errors import LostLeaseError
+from ..core.errors import LostLeaseError, Unavailable
 from .queues.protocol import EngineQueue, Received
-
-_log = logging.getLogger("holdfast.engines")
-_JOIN_SECONDS = 5.0
 
 
 class KeptInvisible:
-    """A context manager: while it is open, a thread extends the message at every third of its time.
+    """A received message that is kept invisible to others. Safe to use from several threads.
 
-    ``lost`` is set once the message is known to be someone else's, or its time has passed without an extension.
+    ``lost`` is set once the message is known to be someone else's, or its time has passed without an extension that
+    was answered.
     """
+
+    is_protected = False
 
     def __init__(self, queue: EngineQueue, message: Received, visibility_seconds: float, clock: Clock) -> None:
         self._queue = queue
         self._message = message
-        self._seconds = visibility_seconds
         self._clock = clock
         self._renewed_at = clock.monotonic()
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._lane = threading.Lock()
+        self._is_let_go = False
         self._on_lost: list[Callable[[], None]] = []
+        self.ttl_seconds = visibility_seconds
         self.lost = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-invisible", daemon=True)
-
-    def __enter__(self) -> KeptInvisible:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(timeout=_JOIN_SECONDS)
 
     @property
     def message(self) -> Received:
         """Return the message with its newest receipt."""
-        with self._lock:
-            return self._message
+        return self._message
 
     def let_go(self) -> Received:
-        """Extend the message no more, and return it with its last receipt: a newer one would refuse that."""
-        self._stop.set()
-        return self.message
+        """Extend the message no more, and return it with its last receipt: a newer one would refuse that.
+
+        Raises:
+            LostLeaseError: an extension is not answered, and the message's time has passed meanwhile.
+        """
+        self._is_let_go = True
+        if not self._lane.acquire(timeout=max(0.0, self.seconds_left())):
+            self.mark_lost()
+            raise LostLeaseError(f"Message {self._message.id} is no longer surely this worker's.")
+        self._lane.release()
+        return self._message
 
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` once the message is lost (at once when it already is); return what takes that back."""
@@ -67,37 +61,53 @@ class KeptInvisible:
         Raises:
             LostLeaseError: it is no longer ours.
         """
-        self._extend()
-
-    def _extend(self, *, unless_stopped: bool = False) -> None:
-        asked_at = self._clock.monotonic()
         try:
-            with self._lock:
-                if unless_stopped and self._stop.is_set():
-                    return
-                if self.lost.is_set():
-                    raise LostLeaseError(f"Message {self._message.id} is no longer this worker's.")
-                self._message = self._queue.extend(self._message, self._seconds)
-                self._renewed_at = asked_at
-        except LostLeaseError:
-            self.lose()
-            raise
+            self.heartbeat(wait_seconds=max(0.0, self.seconds_left()))
+        except Unavailable as error:
+            if self.seconds_left() > 0:
+                raise
+            self.mark_lost()
+            raise LostLeaseError(f"Message {self._message.id} is no longer surely this worker's.") from error
 
-    def _run(self) -> None:
-        while not self._clock.wait(self._stop, self._seconds / 3):
-            try:
-                self._extend(unless_stopped=True)
-            except LostLeaseError:
-                return
-            except Exception as error:  # whatever it is, a heartbeat that ends would lose the message
-                _log.warning("Message %s could not be extended and is tried again: %s", self._message.id, error)
-            if self._clock.monotonic() - self._renewed_at >= self._seconds:
-                self.lose()
-                return
+    # What the keeper needs
 
-    def lose(self) -> None:
+    def seconds_since_renewal(self) -> float:
+        """Return how long ago the last extension was asked for."""
+        return self._clock.monotonic() - self._renewed_at
+
+    def seconds_left(self) -> float:
+        """Return how long the message is surely invisible to others."""
+        return self.ttl_seconds - self.seconds_since_renewal()
+
+    def mark_lost(self) -> None:
         """Take the message for someone else's from now on: nothing is extended or recorded any more."""
         if not self.lost.is_set():
             self.lost.set()
             for callback in list(self._on_lost):
                 callback()
+
+    def heartbeat(self, *, wait_seconds: float) -> None:
+        """Extend the message, unless it was let go.
+
+        Raises:
+            LostLeaseError: it is no longer ours.
+            Unavailable: an earlier extension is not answered yet.
+        """
+        if not self._lane.acquire(timeout=wait_seconds):
+            raise Unavailable(f"An extension of message {self._message.id} has not been answered yet.")
+        try:
+            if self.lost.is_set():
+                raise LostLeaseError(f"Message {self._message.id} is no longer this worker's.")
+            if not self._is_let_go:
+                self._extend()
+        finally:
+            self._lane.release()
+
+    def _extend(self) -> None:
+        asked_at = self._clock.monotonic()
+        try:
+            self._message = self._queue.extend(self._message, self.ttl_seconds)
+        except LostLeaseError:
+            self.mark_lost()
+            raise
+        self._renewed_at = asked_at

@@ -14,8 +14,8 @@ from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError
 from ..core.names import checked_name, default_app_name
 from ..core.types import FencingToken
+from ..runtime.keeper import checked_interval, keeping
 from ..state.documents import DocumentStore
-from ..state.heartbeat import Heartbeat, checked_interval
 from . import registry_document as doc
 from .registry_document import Holder
 from .registry_lock import HeldRegistry
@@ -123,7 +123,7 @@ class Registry:
             asked_at=asked_at,
         )
         try:
-            with Heartbeat(held, self._clock, interval_seconds=heartbeat_interval_seconds):
+            with keeping(held, self._clock, interval_seconds=heartbeat_interval_seconds):
                 yield held
         finally:
             held.give_back()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..core.clock import Clock
 from ..core.errors import AlreadyRunning, LeaseConflictError, RegistryLocked
-from ..state.heartbeat import Heartbeat
+from ..runtime.keeper import keeping
 from ..state.lease import HeldLease
 from ..state.store import StateStore
 from .ports import Scope
@@ -97,7 +97,7 @@ class Singletons:
         except LeaseConflictError as error:
             raise AlreadyRunning(f"'{scope.name}' is running already. It is free again when that ends.") from error
         try:
-            with Heartbeat(lease, self._clock):
+            with keeping(lease, self._clock):
                 yield lease
         finally:
             try:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from ..core.clock import Clock
 from ..core.schedule import Schedule
-from ..state.heartbeat import Heartbeat
+from ..runtime.keeper import keeping
 from ..state.lease import HeldLease
 from ..state.store import StateStore
 from .messages import utc_text
@@ -75,7 +75,7 @@ class TimerRunner:
         """
         lease = self._leases.acquire(lease_name(self._name, "timer"), ttl_seconds=_LEASE_SECONDS)
         try:
-            with Heartbeat(lease, self._clock):
+            with keeping(lease, self._clock):
                 yield lease
         finally:
             lease.release(wait_seconds=1.0)

@@ -1,22 +1,18 @@
-"""Runs engines until told to stop: receives, takes each message through its flow, keeps the queues in order, drains."""
+"""Runs engines until told to stop: receives, takes each message through its flow, drains."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.clock import Clock
-from ..core.errors import DbError
 from ..core.retry import RetryPolicy
 from .flow import EngineFlow
 from .queues.protocol import EngineQueue, Received
 from .telemetry import EngineTelemetry
 
-_log = logging.getLogger("holdfast.engines")
 _LOOK_AROUND_SECONDS = 0.2
-_GIVE_BACK_SECONDS = 5.0
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
@@ -32,57 +28,36 @@ class EngineWork:
     poll_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """Something to be done now and then, and how long to wait in between."""
-
-    title: str
-    task: Callable[[], object]
-    seconds: float
-
-
 class EngineWorker:
     """Runs several engines in one process: a thread that receives for each engine, and one for each message."""
+
+    title = "The engines' worker"
 
     def __init__(
         self,
         works: Sequence[EngineWork],
-        upkeep: Sequence[Upkeep],
         stop: threading.Event,
         *,
         telemetry: EngineTelemetry,
         clock: Clock,
-        drain_seconds: float = 30.0,
     ) -> None:
         self._works = works
-        self._upkeep = upkeep
         self._stop = stop
         self._telemetry = telemetry
         self._clock = clock
-        self._drain_seconds = drain_seconds
         self._slots = {work.name: threading.Semaphore(work.concurrency) for work in works}
         self._running: set[threading.Thread] = set()
 
     def run(self) -> bool:
-        """Run until ``stop`` is set, then let running operations finish; return whether they all did in time.
-
-        Messages whose operation outlives the drain time come again at once, uncounted.
-        """
+        """Run until ``stop`` is set, then until running operations have finished."""
         receivers = [self._thread(f"engine-{work.name}", self._receive_for_ever, work) for work in self._works]
-        keepers = [self._thread("engine-upkeep", self._keep_up, item) for item in self._upkeep]
-        for thread in (*receivers, *keepers):
+        for thread in receivers:
             thread.start()
-        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
-            pass  # a signal that another thread received is handled when this one wakes
-        deadline = self._clock.monotonic() + self._drain_seconds
         for thread in receivers:  # they start no message any more once they have ended
-            thread.join(timeout=max(0.0, deadline - self._clock.monotonic()))
+            thread.join()
         for thread in list(self._running):
-            thread.join(timeout=max(0.0, deadline - self._clock.monotonic()))
-        if not any(thread.is_alive() for thread in (*receivers, *self._running)):
-            return True
-        self._give_back()
-        return False
+            thread.join()
+        return True
 
     def _receive_for_ever(self, work: EngineWork) -> None:
         failures_in_a_row = 0
@@ -139,26 +114,13 @@ class EngineWorker:
         finally:
             self._free_slots(work, 1)
 
-    def _keep_up(self, item: Upkeep) -> None:
-        while not self._stop.is_set():
-            try:
-                item.task()
-            except DbError as error:
-                _log.warning("%s could not be done and is tried again: %s", item.title.capitalize(), error)
-            except Exception:
-                _log.exception("%s broke and is tried again", item.title.capitalize())
-            self._clock.wait(self._stop, item.seconds)
+    def stopping(self) -> None:
+        """Nothing to do: the event is looked at."""
 
-    def _give_back(self) -> None:
-        """Let what did not finish come again. It is tried for a while only: it comes again anyway."""
-
-        def give_back() -> None:
-            for work in self._works:
-                work.flow.give_back("the worker stopped")
-
-        thread = self._thread("engine-give-back", give_back)
-        thread.start()
-        thread.join(_GIVE_BACK_SECONDS)
+    def give_up(self) -> None:
+        """Let what did not finish come again at once, uncounted."""
+        for work in self._works:
+            work.flow.give_back("the worker stopped")
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Return a thread that does not keep the process alive: what outlives the drain is given back."""

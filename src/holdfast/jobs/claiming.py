@@ -55,7 +55,7 @@ class BackOff:
 
 
 class Claiming:
-    """Shares room between the topics without limits and each limited one, in turns.
+    """Shares room between the topics without limits and each limited one, in turns: a busy one starves none.
 
     A server claims for several workers through one of these, from several threads: all they share is whose turn it is
     and what fails.
@@ -94,10 +94,7 @@ class Claiming:
 
     def _claimed(self, worker: WorkerId, wanted: Wanted, topic: str | None, share: int) -> list[ClaimedJob]:
         if topic is None:
-            topics = _rotated(
-                list(wanted), self._turn
-            )  # another one first, so that a busy one does not starve the rest
-            in_turn = {name: wanted[name] for name in topics}
+            in_turn = {name: wanted[name] for name in _rotated(list(wanted), self._turn)}
             return self._unlimited.attempt(lambda: self._store.claim(worker, in_turn, share), [])
         if topic not in self._by_topic:
             doing = f"Claiming jobs of the limited topic '{topic}'"

@@ -10,13 +10,12 @@ from threading import Event
 from typing import Any
 
 from ..core.errors import Ambiguous, LostLeaseError, Unavailable
-from ..core.handler_transaction import AsyncTransaction
 from ..core.own_thread import on_own_thread
 from ..core.types import JsonValue
+from ..runtime.transaction import AsyncTransaction, HandlerTransaction
 from .model import JobId
 from .outcomes import JobCancelled
 from .running import Running
-from .transaction import JobTransaction
 
 
 class JobContext:
@@ -31,7 +30,7 @@ class JobContext:
     def __init__(
         self,
         running: Running,
-        open_transaction: Callable[[Running], JobTransaction],
+        open_transaction: Callable[[Running], HandlerTransaction],
         beat: Callable[[Running, str | None], bool],
     ) -> None:
         self._running = running
@@ -150,6 +149,15 @@ class JobContext:
         if not is_held:
             self._running.lose(is_certain=True)
         self.raise_if_stopped()
+
+    def progress(self, value: JsonValue) -> Any:
+        """Say how far the work is, as ``heartbeat(progress=…)`` does; awaited in ``async def`` handlers."""
+        return self.heartbeat(value)
+
+    @property
+    def deadline(self) -> datetime | None:
+        """Return when the handler must have ended, None when it may take as long as it likes."""
+        return None
 
     @property
     def transaction(self) -> Any:

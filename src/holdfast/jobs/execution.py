@@ -10,14 +10,25 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import Ambiguous, ConfigurationError, InvalidTransition, LostLeaseError, PayloadError, Unavailable
+from ..core.errors import (
+    Ambiguous,
+    ConfigurationError,
+    HandlerError,
+    InvalidTransition,
+    JobError,
+    LostLeaseError,
+    PayloadError,
+    TransactionEndedError,
+    Unavailable,
+)
 from ..core.own_thread import on_own_thread
 from ..core.places import places_of
 from ..core.telling import told
 from ..records.exact import legible
+from ..runtime.transaction import HandlerTransaction, ended_itself
 from .context import JobContext
 from .correlation import current_correlation_id
 from .model import Failure, PutBack, Stopped, Success, WorkerId
@@ -28,7 +39,6 @@ from .running import Running, current_running
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 from .texts import storable
-from .transaction import CommitFailed, JobTransaction
 
 _log = logging.getLogger("holdfast.jobs")
 _MOST_RESULT_BYTES = 1024 * 1024
@@ -37,6 +47,10 @@ _LEAST_SNOOZE_SECONDS = 0.001  # what is put back for no time at all keeps its p
 
 class _UnreadableError(PayloadError):
     """The payload of the job itself does not fit its handler."""
+
+
+class _CommitFailed(JobError):  # noqa: N818 - it says what happened, and never leaves this module
+    """The database did not take the commit."""
 
 
 class Execution:
@@ -137,13 +151,32 @@ class Execution:
     def _context(self, running: Running) -> tuple[JobContext, ...]:
         return (JobContext(running, self._open, self._beat),) if running.handler.takes_context else ()
 
-    def _open(self, running: Running) -> JobTransaction:
+    def _open(self, running: Running) -> HandlerTransaction:
+        """Return the transaction of an attempt, made when it is first asked for."""
         if self._transaction_engine is None:
             raise ConfigurationError(
                 "context.transaction needs the queue's database, and a remote worker has no access to one. Deduplicate "
                 "effects by context.job_id, or run this job in a worker beside the database."
             )
-        return JobTransaction.of(self._transaction_engine, running, self._clock, self._places)
+        if running.transaction is None:
+            running.transaction = HandlerTransaction(
+                self._transaction_engine,
+                running.job.lease_seconds,
+                check=lambda connection: self._store.hold_on(connection, self._worker, running.claim),
+                protect=partial(self._protect, running),
+                is_held=lambda: not running.is_lost,
+                places=self._places,
+            )
+        return running.transaction
+
+    def _protect(self, running: Running, is_locked: bool) -> None:
+        """Note since when the handler holds SQLite's write lock: nobody can beat meanwhile, nor take the job."""
+        if is_locked:
+            running.locked_since = self._clock.monotonic()
+        elif running.locked_since is not None:
+            held, running.locked_since = self._clock.monotonic() - running.locked_since, None
+            if held > running.job.lease_seconds / 3:
+                self._telemetry.locked_for_long(running, held)
 
     def _arguments(self, running: Running) -> dict[str, Any]:
         try:
@@ -160,16 +193,17 @@ class Execution:
             keeps_key = running.job.unique_seconds is not None
             result = _as_json(running, output, self._most_result_bytes)
             report = Success(running.claim, self._duration_ms(running), result, keeps_key)
-            if isinstance(running.transaction, JobTransaction) and running.transaction.is_used:
+            if running.transaction is not None and running.transaction.is_used:
                 self._complete_together(running, running.transaction, report)
             else:
                 self._close(running)
                 self._end(running, report)
 
-    def _complete_together(self, running: Running, transaction: JobTransaction, report: Success) -> None:
+    def _complete_together(self, running: Running, transaction: HandlerTransaction, report: Success) -> None:
+        """Commit the handler's writes and the completion, fenced by owner and attempt."""
         running.is_reported = True
         try:
-            transaction.complete(self._store, self._worker, report)
+            self._settle(running, transaction, report)
         except InvalidTransition:
             self._telemetry.stale([running.claim])
             self._forget(running)
@@ -180,8 +214,20 @@ class Execution:
             self._telemetry.succeeded(1)
             self._forget(running)
 
+    def _settle(self, running: Running, transaction: HandlerTransaction, report: Success) -> None:
+        def record(connection: Connection) -> None:
+            if not self._store.complete_on(connection, self._worker, report):
+                raise InvalidTransition(f"Job {running.job.id} is no longer this worker's. Its writes were undone.")
+
+        try:
+            transaction.settle(record)
+        except (Ambiguous, Unavailable) as error:
+            if not (isinstance(error, Ambiguous) and self._store.has_landed(running.job)):
+                raise _CommitFailed(f"The commit failed, and everything was undone: {error}") from error
+
     def _failed(self, running: Running, error: BaseException) -> None:
         with self._never_lost(running):
+            error = ended_itself(running.transaction, error) or error
             self._close(running)
             self._telemetry.raised(running, error)
             self._end(running, ending(running, error, self._duration_ms(running)))
@@ -222,6 +268,8 @@ def ending(running: Running, error: BaseException, duration_ms: int) -> Report:
 def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
     claim = running.claim
     match error:
+        case TransactionEndedError():
+            return Failure(claim, duration_ms, str(error), is_final=True)
         case Snooze():
             return PutBack(claim, max(_LEAST_SNOOZE_SECONDS, error.in_seconds), str(error))
         case Discard():
@@ -236,7 +284,7 @@ def _ending(running: Running, error: BaseException, duration_ms: int) -> Report:
             return PutBack(claim)
         case asyncio.CancelledError() if running.is_overdue:
             return Failure(claim, duration_ms, overdue_error(running))
-        case CommitFailed():
+        case _CommitFailed() | HandlerError():
             return Failure(claim, duration_ms, str(error))
     return Failure(claim, duration_ms, told(error))
 

@@ -16,9 +16,7 @@ from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
 from ..records.history import History, HistoryStatus
-from ..records.retention import RETENTION_DAYS
-from ..records.retention import prune as prune_records
-from .chores import Chore
+from ..runtime.housekeeping import Chore
 from .definition import BoundJob, JobDefinition
 from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
 from .payload import MAX_PAYLOAD_BYTES
@@ -33,6 +31,7 @@ _POOL_SIZE = 5
 _POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
 _KEEPER_RECYCLE_SECONDS = 3597
 _PRUNE_SECONDS = 3600.0
+_LOOK_SECONDS = 60.0
 _PRUNED_AT_ONCE = 1000
 _ENDED_JOBS_SECONDS = 90 * 86_400.0
 _APART_RECYCLE_SECONDS = 3596
@@ -54,7 +53,6 @@ class Jobs:
         provider: makes the connection pools: one for the queue, one for heartbeats, apart from the handlers' own.
         config: the database.
         transaction_engine: where ``context.transaction`` is opened.
-        retention_days: how long history and settled dead letters are kept.
     """
 
     def __init__(
@@ -65,14 +63,12 @@ class Jobs:
         *,
         clock: Clock,
         metrics: MetricsCollector | None = None,
-        retention_days: Callable[[], float] = lambda: RETENTION_DAYS,
     ) -> None:
         self._provider = provider
         self._config = config
         self._transaction_engine = transaction_engine
         self._clock = clock
         self._metrics = metrics
-        self._retention_days = retention_days
         self._store: SqlJobStore | None = None
         self._definitions: dict[tuple[str, str], JobDefinition] = {}
         self._periodics: dict[str, Periodic] = {}
@@ -225,24 +221,23 @@ class Jobs:
             settings=settings,
             metrics=self._metrics,
             clock=self._clock,
-            chores=self.chores(),
         )
 
     def chores(self) -> list[Chore]:
-        """Return what some process must do now and then: enqueue periodic jobs, forget what is past its retention."""
-        return [PeriodicEnqueuer(self.store, self.periodics, self._clock).tick, self._prune]
+        """Return what some process must do now and then: enqueue periodic jobs, forget those that ended long ago."""
+        periodic = PeriodicEnqueuer(self.store, self.periodics, self._clock)
+        return [
+            Chore("enqueuing periodic jobs", periodic.tick, _LOOK_SECONDS),
+            Chore("forgetting ended jobs", self._forget_ended, _PRUNE_SECONDS),
+        ]
 
     def declare_limits(self) -> None:
         """Write down the limits of every declared topic, as a worker does before it claims."""
         self._declare_limits(self.definitions)
 
-    def _prune(self) -> float:
-        """Forget what is past its retention."""
-        while self.store.prune(_ENDED_JOBS_SECONDS) >= _PRUNED_AT_ONCE:
-            pass
-        days = self._retention_days()
-        prune_records(self.store.engine, history_days=days, dead_letter_days=days)
-        return _PRUNE_SECONDS
+    def _forget_ended(self) -> float:
+        """Forget some of the jobs that ended long ago; at once again when there are more."""
+        return _PRUNE_SECONDS if self.store.prune(_ENDED_JOBS_SECONDS) < _PRUNED_AT_ONCE else 0.0
 
     def _declare_limits(self, definitions: Sequence[JobDefinition]) -> None:
         """Write down the limits of each topic, also that it has none any more."""

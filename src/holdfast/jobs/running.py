@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from ..core.handler_transaction import HandlerTransaction
+from ..runtime.transaction import HandlerTransaction
 from .model import Claim, ClaimedJob
 
 _events_lock = threading.Lock()

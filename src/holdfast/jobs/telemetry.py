@@ -63,6 +63,15 @@ class WorkerTelemetry:
         """Tell of a lease that is gone while its handler runs."""
         _log.warning("Job %d, attempt %d, was lost: another worker may run it", *running.claim)
 
+    def locked_for_long(self, running: Running, seconds: float) -> None:
+        """Tell of a transaction that kept everybody else from writing."""
+        _log.warning(
+            "Job %d held SQLite's write lock for %.1f s, a third of its lease or more: no other job could report or "
+            "beat meanwhile. Open context.transaction later, or do less in it.",
+            running.job.id,
+            seconds,
+        )
+
     def tested(self, job: ClaimedJob) -> None:
         """Tell of a job that runs under test."""
         _log.warning("Job %d, attempt %d, runs under test: a worker was lost that held it", *job.claim)

@@ -17,7 +17,6 @@ from ..core.errors import ConfigurationError
 from ..core.telemetry import MetricsCollector
 from ..runtime.watch import Parts
 from .announcement import Announcement
-from .chores import Chore, Chores
 from .claiming import BackOff, Claiming
 from .execution import Execution
 from .keeper import Keeper
@@ -69,7 +68,6 @@ class JobWorker:
         transaction_engine: where ``context.transaction`` is opened.
         handlers: what to run, by topic and operation.
         stop: when set, the worker drains and ends.
-        chores: what else to do now and then.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class JobWorker:
         settings: WorkerSettings | None = None,
         metrics: MetricsCollector | None = None,
         clock: Clock | None = None,
-        chores: Sequence[Chore] = (),
         name: str | None = None,
     ) -> None:
         self.id = WorkerId(name or f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
@@ -137,7 +134,8 @@ class JobWorker:
         )
         self._listener = self._listening()
         self._announcement = Announcement(store, self.id, lambda: self._wanted, self._clock)
-        self._chores = Chores([self._announcement.tick, *chores], self._telemetry, self._clock)
+        self._announcing = BackOff("Announcing what this worker can run", self._telemetry, self._clock)
+        self._announce_at = 0.0
         self._claiming = Claiming(store, self._telemetry, self._clock)
         self._fetching = BackOff("Starting jobs", self._telemetry, self._clock)
         self._promoting = BackOff("Looking for jobs that are due", self._telemetry, self._clock)
@@ -159,7 +157,6 @@ class JobWorker:
             self._look_around()
             self._watch_parts()
         self._wake.set()
-        self._chores.stop()
         fetcher.join(self._settings.drain_seconds)
         return self._drain()
 
@@ -174,8 +171,6 @@ class JobWorker:
         if listener is not None:
             listener.start()
             self._parts.add("the listener", lambda: listener.is_alive)
-        self._chores.start()
-        self._parts.add("the thread of chores", lambda: self._chores.is_alive)
         fetcher.start()
         self._parts.add("the fetcher", fetcher.is_alive)
         self._parts.add("the threads of handlers", lambda: self._threads.is_alive)
@@ -259,6 +254,7 @@ class JobWorker:
 
         While a suspect is tested nothing else begins.
         """
+        self._announce()
         tested = self._suspects.step()
         if self._suspects.is_testing:
             return tested + self._promote_due()
@@ -267,6 +263,12 @@ class JobWorker:
             self._suspects.nothing_else()
         self._once.advance()
         return tested + started + self._promote_due()
+
+    def _announce(self) -> None:
+        """Say now and then what this worker can run."""
+        now = self._clock.monotonic()
+        if now >= self._announce_at:
+            self._announce_at = now + self._announcing.attempt(self._announcement.tick, 0.0)
 
     def _claim_ready(self) -> int:
         """Claim what there is room for; nothing that needs the event loop while it is stuck."""

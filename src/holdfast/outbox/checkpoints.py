@@ -21,7 +21,7 @@ from ..core.errors import Unavailable, WriteError
 from ..core.named_sql import family
 from ..records.database import changing, reading, translated
 from ..records.times import database_now, database_time
-from .idle import limit_idle_time
+from ..runtime.idle_time import limit_idle_time
 from .message import Checkpoint
 from .schema import checkpoints_table, waiting_table
 from .statements import named
@@ -155,9 +155,24 @@ class CheckpointStore:
         row = connection.exec_driver_sql(named.statement(self.dialect, "stored_checkpoint"), key).one_or_none()
         if row is None:
             return CheckpointResult.BEHIND if token is None else CheckpointResult.NOT_IN_CHARGE
-        stored = None if row[1] is None else Checkpoint(row[0], row[1])
-        holds = token is None or (row[2] == token and row[3] == Status.RUNNING and row[4] != Role.RETIRED)
-        return judge(stored, move, token_holds=holds)
+        return judge(_checkpoint(row[0], row[1]), move, token_holds=token is None or _holds(row, token))
+
+    def lock(
+        self, connection: Connection, partition: PartitionId, token: int, move: Move | None = None
+    ) -> tuple[CheckpointResult, str | None]:
+        """Lock a place until the transaction ends, and look whether it is ours and, for a move, where it is expected.
+
+        Nobody takes over meanwhile, so what was found STORED here can be stored at the end. Returns what was found
+        and, on PostgreSQL, the transaction's id.
+        """
+        key = {"processor": partition.processor_id, "version": partition.version, "partition": partition.partition}
+        row = connection.exec_driver_sql(named.statement(self.dialect, "stored_checkpoint"), key).one_or_none()
+        if row is None or not _holds(row, token):
+            return CheckpointResult.NOT_IN_CHARGE, None
+        stored = _checkpoint(row[0], row[1])
+        if move is None or stored == move.expected:
+            return CheckpointResult.STORED, row[5]
+        return judge(stored, move), row[5]
 
     def _create(self, connection: Connection, values: dict[str, Any]) -> bool:
         try:
@@ -197,16 +212,6 @@ class CheckpointStore:
             changed = connection.execute(update(checkpoints_table).where(wanted).values(fencing_token=token)).rowcount
             place = self.get(partition, connection)
         return place if changed else None
-
-    def hold(self, connection: Connection, partition: PartitionId, token: int) -> bool:
-        """Lock a place until the transaction ends, so that nobody takes over meanwhile; False when it is not ours."""
-        held = and_(
-            _is(partition),
-            _columns.fencing_token == token,
-            _columns.status == Status.RUNNING.value,
-            _columns.role != Role.RETIRED.value,
-        )
-        return connection.execute(update(checkpoints_table).where(held).values(fencing_token=token)).rowcount == 1
 
     def get(self, partition: PartitionId, connection: Connection | None = None) -> Place | None:
         """Return one place."""
@@ -295,6 +300,11 @@ def is_any_of(partitions: Iterable[PartitionId]) -> ColumnElement[bool]:
         _columns.version == first.version,
         _columns.partition_number.in_(numbers),
     )
+
+
+def _holds(row: Sequence[Any], token: int) -> bool:
+    """Return whether a stored place is under this token and may run."""
+    return bool(row[2] == token and row[3] == Status.RUNNING and row[4] != Role.RETIRED)
 
 
 def _is(partition: PartitionId) -> ColumnElement[bool]:

@@ -10,7 +10,7 @@ from ..core.errors import ConfigurationError
 from ..core.invocation import HandlerInvoker
 from ..core.names import checked_name
 from ..core.retry import RetryPolicy
-from ..state.heartbeat import checked_interval
+from ..runtime.keeper import checked_interval
 from .checkpoints import PartitionId
 from .message import Checkpoint
 from .reader import READING_ORDERS
@@ -51,6 +51,11 @@ class Processor:
         self.settings = settings
         _check(self.id, settings)
         self.invoker = HandlerInvoker(handler)
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return f"Processor '{self.id}' version {self.version}"
 
     @property
     def version(self) -> int:

@@ -17,8 +17,8 @@ from ..records.dead_letters import DeadLetter, DeadLetters, LetterStatus, new_le
 from ..records.putting_back import Refusal, no_longer_pending
 from ..records.schema import ID_LENGTH, dead_letters_table
 from ..records.times import database_time
+from ..runtime.idle_time import limit_idle_time
 from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Role
-from .idle import limit_idle_time_of_transaction
 from .message import Message
 from .schema import redeliveries_table
 
@@ -82,21 +82,19 @@ class Letters:
             row = connection.execute(query.order_by(_redeliveries.id).limit(1)).one_or_none()
         return None if row is None else Redelivery(row.id, partition, message_in(row.message), row.attempts)
 
-    def take(self, connection: Connection, found: Redelivery, token: int, idle_seconds: float = 0.0) -> bool:
-        """Remove a message that was put back, inside the transaction of its delivery; False when it is not ours.
-
-        ``idle_seconds`` lets the server end the transaction when nothing is said on it for that long.
-        """
-        if idle_seconds:
-            limit_idle_time_of_transaction(connection, idle_seconds)
-        if not self._checkpoints.hold(connection, found.partition, token):
-            return False
+    def take(self, connection: Connection, found: Redelivery) -> bool:
+        """Remove a message that was put back, inside a transaction that has its place locked; False when it is gone."""
         return connection.execute(delete(redeliveries_table).where(_redeliveries.id == found.id)).rowcount == 1
 
-    def forget(self, found: Redelivery, token: int) -> bool:
+    def forget(self, found: Redelivery, token: int, idle_seconds: float) -> bool:
         """Remove a message that was put back and handled; False when it is not ours."""
         with changing(self._engine) as connection:
-            return self.take(connection, found, token)
+            return self._take_alone(connection, found, token, idle_seconds)
+
+    def _take_alone(self, connection: Connection, found: Redelivery, token: int, idle_seconds: float) -> bool:
+        limit_idle_time(connection, idle_seconds)
+        held, _ = self._checkpoints.lock(connection, found.partition, token)
+        return held is CheckpointResult.STORED and self.take(connection, found)
 
     def bury_again(
         self,
@@ -110,7 +108,7 @@ class Letters:
         """Turn a message that was put back and failed again into a dead letter; False when it is not ours."""
         letter = _letter(found.partition, found.message, error, found.attempts + 1, first_failed_at, last_failed_at)
         with changing(self._engine) as connection:
-            is_ours = self.take(connection, found, token, idle_seconds)
+            is_ours = self._take_alone(connection, found, token, idle_seconds)
             if is_ours:
                 self._dead_letters.add(connection, letter)
         return is_ours

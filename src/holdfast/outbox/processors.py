@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Engine
@@ -13,12 +14,13 @@ from sqlalchemy.engine import Engine
 from ..core.clock import Clock
 from ..core.config import DbConfig
 from ..core.engine import EngineProvider, use_wal
-from ..core.errors import ConfigurationError, LeaseConflictError, OutboxError
+from ..core.errors import ConfigurationError, DbError, LeaseConflictError, OutboxError
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from ..records.database import changing
+from ..runtime.housekeeping import Chore
+from ..runtime.leased_part import LeasedWork
 from ..state.documents import DocumentStore
-from ..state.lease_worker import LeasedWork
 from ..state.store import StateStore
 from .by_hand import ByHand
 from .checkpoints import CheckpointStore, PartitionId, Place, Role, Status
@@ -235,8 +237,12 @@ class Processors:
         Raises:
             ConfigurationError: what is stored does not fit what is declared.
         """
-        for processor in self.declared:
-            _check_known(processor, self.checkpoints.of(processor.id))
+        for fault in self.faults().values():
+            raise fault
+
+    def faults(self) -> dict[str, DbError]:
+        """Return what is wrong with declared processors, by title."""
+        return self._faults_of(lambda processor: _check_known(processor, self.checkpoints.of(processor.id)))
 
     def register(self) -> None:
         """Write down every declared processor that is not known yet.
@@ -244,18 +250,35 @@ class Processors:
         Raises:
             ConfigurationError: what is stored does not fit what is declared.
         """
-        checkpoints = self.checkpoints
+        for fault in self.register_each().values():
+            raise fault
+
+    def register_each(self) -> dict[str, DbError]:
+        """Write down every declared processor that is not known yet; return what is wrong with others, by title."""
+        return self._faults_of(self._register)
+
+    def _faults_of(self, step: Callable[[Processor], None]) -> dict[str, DbError]:
+        """Take a step with each processor, earlier versions first; return the errors."""
+        faults: dict[str, DbError] = {}
         for processor in sorted(self.declared, key=lambda item: item.version):
-            known = checkpoints.of(processor.id)
-            _check_known(processor, known)
-            there = {place.id for place in known}
-            if not there.issuperset(processor.partition_ids):
-                new = self._new_places(processor, [place for place in known if place.id.version != processor.version])
-                missing = [place for place in new if place.id not in there]
-                if missing[0].checkpoint is None and not any(place.version == processor.version for place in there):
-                    with changing(self.engine) as connection:
-                        withdraw(connection, processor.id, processor.version, "registration")
-                checkpoints.register(missing)
+            try:
+                step(processor)
+            except ConfigurationError as error:
+                faults[processor.title] = error
+        return faults
+
+    def _register(self, processor: Processor) -> None:
+        known = self.checkpoints.of(processor.id)
+        _check_known(processor, known)
+        there = {place.id for place in known}
+        if there.issuperset(processor.partition_ids):
+            return
+        new = self._new_places(processor, [place for place in known if place.id.version != processor.version])
+        missing = [place for place in new if place.id not in there]
+        if missing[0].checkpoint is None and not any(place.version == processor.version for place in there):
+            with changing(self.engine) as connection:
+                withdraw(connection, processor.id, processor.version, "registration")
+        self.checkpoints.register(missing)
 
     def _new_places(self, processor: Processor, known: Sequence[Place]) -> list[Place]:
         settings = processor.settings
@@ -305,24 +328,38 @@ class Processors:
     # Running
 
     def works(
-        self, processor_id: str | None = None, version: int | None = None, stop: threading.Event | None = None
+        self,
+        processor_id: str | None = None,
+        version: int | None = None,
+        stop: threading.Event | None = None,
+        faults: Mapping[str, DbError] | None = None,
     ) -> list[LeasedWork]:
         """Return what a worker runs: every partition of every declared processor, or of one, and what they need.
 
-        ``stop`` is what ends the worker: it also ends the wait before a handler's next try.
+        ``stop`` is what ends the worker: it also ends the wait before a handler's next try. ``faults`` is what
+        ``register_each`` has found.
         """
         if not self.declared:
             return []
-        upkeep = Upkeep(self.engine, self.checkpoints, self._clock, self._retention)
         works = [
-            LeasedWork(self.runner(processor, partition, upkeep, stop), processor.settings.poll_seconds)
+            LeasedWork(
+                f"Processor {partition}",
+                make=partial(self.runner, processor, partition, stop),
+                check=partial(self._register, processor),
+                poll_seconds=processor.settings.poll_seconds,
+                fault=(faults or {}).get(processor.title),
+            )
             for processor in self.declared
             if processor_id in (None, processor.id) and version in (None, processor.version)
             for partition in processor.partition_ids
         ]
         if self.engine.dialect.name in ("mysql", "mariadb"):
-            works.append(LeasedWork(self.sequencer(), _SEQUENCER_POLL_SECONDS))
+            works.append(LeasedWork(Sequencer.title, self.sequencer, self.sequencer, _SEQUENCER_POLL_SECONDS))
         return works
+
+    def chores(self) -> list[Chore]:
+        """Return what some process must do now and then: say who holds the outbox back, delete what is old."""
+        return Upkeep(self.engine, self.checkpoints, self._clock, self._retention).chores() if self.declared else []
 
     def sequencer(self) -> Sequencer:
         """Return what numbers messages on MariaDB and MySQL."""
@@ -333,7 +370,6 @@ class Processors:
         self,
         processor: Processor,
         partition: PartitionId,
-        upkeep: Upkeep | None = None,
         stop: threading.Event | None = None,
     ) -> PartitionRunner:
         """Return what runs one partition."""
@@ -347,7 +383,6 @@ class Processors:
             cluster=Cluster(engine, checkpoints),
             engine=self._engine(self._config.pool_size, _HANDLERS_RECYCLE_SECONDS),
             telemetry=self._telemetry,
-            upkeep=upkeep or Upkeep(engine, checkpoints, self._clock),
             clock=self._clock,
             stop=stop,
         )
@@ -384,7 +419,8 @@ class Processors:
             LeaseConflictError: another process runs it, or it was stopped.
         """
         processor = self.get(processor_id, version)
-        self.register()
+        if (fault := self.register_each().get(processor.title)) is not None:
+            raise fault
         if self.engine.dialect.name in ("mysql", "mariadb"):
             self._number_everything()
         delivered = 0
@@ -447,12 +483,17 @@ def _check_known(processor: Processor, known: Sequence[Place]) -> None:
         ConfigurationError: the id is in use with a higher version, or this version with other partitions or order.
     """
     active = max((place.id.version for place in known if place.role is Role.ACTIVE), default=0)
+    same = [place for place in known if place.id.version == processor.version]
+    if same and same[0].role is Role.RETIRED:
+        raise ConfigurationError(
+            f"Processor '{processor.id}' version {processor.version} was retired when version {active} was promoted. "
+            "Remove it from the code, or raise its version."
+        )
     if processor.version < active:
         raise ConfigurationError(
             f"Processor '{processor.id}' is in use at version {active}, and version {processor.version} is declared "
             "here. Deploy the newer code, or give the older one another id."
         )
-    same = [place for place in known if place.id.version == processor.version]
     if not same:
         return
     if same[0].partitions != processor.settings.partitions:
@@ -465,9 +506,4 @@ def _check_known(processor: Processor, known: Sequence[Place]) -> None:
         raise ConfigurationError(
             f"Processor '{processor.id}' version {processor.version} is stored with order='{same[0].reading_order}', "
             f"and '{processor.settings.order}' is declared: the checkpoint would mean another place. Raise the version."
-        )
-    if same[0].role is Role.RETIRED:
-        raise ConfigurationError(
-            f"Processor '{processor.id}' version {processor.version} was retired when version {active} was promoted. "
-            "Remove it from the code, or raise its version."
         )

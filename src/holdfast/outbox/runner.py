@@ -1,37 +1,39 @@
-"""The algorithm of a processor's partition: hold the lease, read, store the checkpoint, handle, commit, and again.
+"""The algorithm of a processor's partition: hold the lease, read, lock the checkpoint, handle, move it, and again.
 
 Exactly once for effects written through ``context.transaction``: they commit with the checkpoint, and the checkpoint is
-moved only from where this instance expects it and under its token. Whoever finds it elsewhere rolls back.
+moved only from where this instance expects it and under its token. Whoever finds it elsewhere calls no handler.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
 from ..core.errors import (
     Ambiguous,
     CheckpointMismatchError,
-    CommitError,
     HandlerError,
     LeaseConflictError,
     LostLeaseError,
+    StoppedError,
+    TransactionEndedError,
     Unavailable,
 )
-from ..core.handler_transaction import AsyncTransaction
 from ..core.telling import first_line, told
-from ..state.heartbeat import Heartbeat
+from ..runtime.context import lent_to
+from ..runtime.keeper import keeping
+from ..runtime.transaction import Check, HandlerTransaction, ended_itself
 from ..state.lease import HeldLease
 from ..state.store import StateStore, new_owner_id
 from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Place, Role
 from .cluster import Cluster
-from .context import ProcessorContext
+from .context import ProcessorContext, without_transaction
 from .definition import Processor
 from .letters import Letters, Redelivery
 from .message import Checkpoint, Message
@@ -39,18 +41,12 @@ from .outcomes import Done, Skip, Stop
 from .reader import Batch, OutboxReader
 from .step import Step
 from .telemetry import ProcessorTelemetry
-from .transaction import ProcessorTransaction
-from .upkeep import Upkeep
 
 _RELEASE_SECONDS = 5.0
 _TELL_WAITING_SECONDS = 5.0
 _REDELIVERIES_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 _LOOK_AROUND_SECONDS = 0.2
-
-
-class NotRunnableError(LeaseConflictError):
-    """The partition was stopped or retired: there is nothing to do until someone changes that."""
 
 
 class PartitionRunner:
@@ -76,7 +72,6 @@ class PartitionRunner:
         cluster: Cluster,
         engine: Engine,
         telemetry: ProcessorTelemetry,
-        upkeep: Upkeep,
         clock: Clock,
         stop: threading.Event | None = None,
     ) -> None:
@@ -89,7 +84,6 @@ class PartitionRunner:
         self._cluster = cluster
         self._engine = engine
         self._telemetry = telemetry
-        self._upkeep = upkeep
         self._should_stop = stop or threading.Event()
         self._clock = clock
         self._letters = Letters(checkpoints)
@@ -117,7 +111,7 @@ class PartitionRunner:
             self._require_runnable(self._checkpoints.get(self.id))
             lease = self._acquire()
         try:
-            with Heartbeat(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
+            with keeping(lease, self._clock, interval_seconds=self._settings.heartbeat_seconds):
                 with self._telemetry.step(self):
                     self._take_over(lease)
                 yield lease
@@ -130,7 +124,6 @@ class PartitionRunner:
         with self._telemetry.step(self):
             if self._place is None:
                 self._take_over(lease)
-            self._upkeep.tick()
             return self._redeliver(lease) or self._next(lease)
 
     # Being in charge
@@ -184,13 +177,11 @@ class PartitionRunner:
 
     def _require_runnable(self, place: Place | None) -> None:
         if place is None:
-            raise NotRunnableError(f"{self.title} is not registered any more. Start it again to register it.")
+            raise StoppedError(f"{self.title} is not registered any more. Start it again to register it.")
         if place.role is Role.RETIRED:
-            raise NotRunnableError(
-                f"{self.title} was retired when a newer version was promoted. Remove it from the code."
-            )
+            raise StoppedError(f"{self.title} was retired when a newer version was promoted. Remove it from the code.")
         if not place.may_run:
-            raise NotRunnableError(
+            raise StoppedError(
                 f"{self.title} is stopped{f': {place.reason}' if place.reason else ''}. "
                 f"Run 'holdfast processor resume {self.id.processor_id}' when that is dealt with."
             )
@@ -246,8 +237,9 @@ class PartitionRunner:
             try:
                 self._attempt(messages, move, attempt, lease)
                 return None
+            except TransactionEndedError as error:
+                self._stop(lease, f"{first_line(str(error))} It is the batch behind {move.expected} up to {move.to}")
             except HandlerError as error:
-                self._require_undone(move, lease)
                 first_failed_at = first_failed_at or lease.now()
                 failed = Failed(error, attempt, first_failed_at, lease.now())
                 if attempt > policy.max_retries:
@@ -268,7 +260,7 @@ class PartitionRunner:
         """Wait before the next try, but not when told to stop.
 
         Raises:
-            NotRunnableError: the process is to end; the batch comes again.
+            StoppedError: the process is to end; the batch comes again.
             LostLeaseError: another instance may have taken over.
         """
         until = self._clock.monotonic() + seconds
@@ -277,7 +269,7 @@ class PartitionRunner:
                 break
         self._require_held(lease)
         if self._should_stop.is_set():
-            raise NotRunnableError(f"{self.title} stops between two tries; the batch comes again.")
+            raise StoppedError(f"{self.title} stops between two tries; the batch comes again.")
 
     def _attempt(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> None:
         if self._settings.transactional:
@@ -302,93 +294,83 @@ class PartitionRunner:
             self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
 
     def _attempt_in_transaction(self, messages: list[Message], move: Move, attempt: int, lease: HeldLease) -> object:
-        with self._transaction(lease) as transaction:
+        def check(connection: Connection) -> str | None:
+            return self._locked(connection, lease, move)
+
+        def record(connection: Connection) -> None:
             with self._telemetry.database(self._engine):
-                stored = self._checkpoints.store(
-                    transaction.connection,
-                    self.id,
-                    move,
-                    token=lease.fencing_token,
-                    idle_seconds=lease.ttl_seconds,
-                )
+                stored = self._checkpoints.store(connection, self.id, move, token=lease.fencing_token)
             self._require_stored(stored, lease)
+
+        with self._transaction(lease, check) as transaction:
             context = self._context(messages, move, attempt, lease, transaction)
             answer = self._call(messages, context, lease, transaction)
             if isinstance(answer, Skip):
-                transaction.rollback()
+                transaction.close()
                 self._pass_by(move, lease)
             else:
-                self._commit(transaction, answer, lease)
+                self._settle(transaction, answer, lease, record)
                 self._moved(move)
             return answer
 
-    @contextmanager
-    def _transaction(self, lease: HeldLease) -> Iterator[ProcessorTransaction]:
-        """Open a delivery's transaction, and tell what its handler has done to it from what befell the database.
+    def _locked(self, connection: Connection, lease: HeldLease, move: Move | None) -> str | None:
+        """Lock our place before the handler is called: whoever is not in charge any more learns it here."""
+        with self._telemetry.database(self._engine):
+            found, transaction_id = self._checkpoints.lock(connection, self.id, lease.fencing_token, move)
+        self._require_stored(found, lease)
+        return transaction_id
 
-        Raises:
-            HandlerError: the handler ended it, was silent for too long, or left something that cannot be committed.
-        """
-        transaction = ProcessorTransaction(self._engine, lease, self._clock)
+    @contextmanager
+    def _transaction(self, lease: HeldLease, check: Check) -> Iterator[HandlerTransaction]:
+        """Open a delivery's transaction. What was kept is read again before going on when that is not known."""
+        transaction = HandlerTransaction(
+            self._engine,
+            lease.ttl_seconds,
+            check=check,
+            protect=lease.protect,
+            is_held=lambda: not lease.lost.is_set(),
+        )
         try:
+            _ = transaction.connection
             yield transaction
-        except CommitError as error:
-            raise HandlerError(str(error)) from error
-        except (Ambiguous, Unavailable) as error:
-            self._place = None  # what was kept is read again before going on
-            fault = self._fault(transaction, error, lease)
-            if fault is None:
-                raise
-            self._take_over(lease)
-            raise HandlerError(fault) from error
+        except (Ambiguous, Unavailable, TransactionEndedError):
+            self._place = None
+            raise
         finally:
             transaction.close()
 
-    def _fault(self, transaction: ProcessorTransaction, error: BaseException, lease: HeldLease) -> str | None:
-        """Return what the handler has done wrong, None when it was the database that did not answer."""
-        if transaction.is_refusal(error):
-            return f"the database refused the commit, and nothing was kept: {error}"
-        if transaction.was_idle_too_long(error):
-            return (
-                f"the handler said nothing on context.transaction for more than its lease of {lease.ttl_seconds:g} s, "
-                "so the database ended it and nothing was kept. Raise lease_seconds, do less per batch, or declare it "
-                "with transactional=False"
-            )
-        return None
+    def _settle(
+        self,
+        transaction: HandlerTransaction,
+        answer: object,
+        lease: HeldLease,
+        record: Callable[[Connection], None],
+    ) -> None:
+        """Commit the effects with the record; when the handler wants to stop, with that."""
 
-    def _commit(self, transaction: ProcessorTransaction, answer: object, lease: HeldLease) -> None:
-        """Commit the effects; when the handler wants to stop, with that."""
-        if isinstance(answer, Stop):
-            self._checkpoints.stop_on(transaction.connection, self.id, lease.fencing_token, _reason(answer))
-        transaction.commit()
+        def record_all(connection: Connection) -> None:
+            record(connection)
+            if isinstance(answer, Stop):
+                self._checkpoints.stop_on(connection, self.id, lease.fencing_token, _reason(answer))
 
-    def _require_undone(self, move: Move, lease: HeldLease) -> None:
-        """Stop loudly when a failed try has moved the checkpoint: its handler committed half of its effects past us."""
-        place = self._checkpoints.get(self.id) if self._settings.transactional else None
-        if place is not None and place.checkpoint == move.to and place.fencing_token == lease.fencing_token:
-            self._stop(
-                lease,
-                f"the handler committed past context.transaction and failed then, so the batch up to {move.to} is kept "
-                f"in part. It began behind {move.expected}: mend what is missing, then resume",
-            )
+        transaction.settle(record_all)
 
     def _call(
         self,
         messages: list[Message],
         context: ProcessorContext,
         lease: HeldLease,
-        transaction: ProcessorTransaction | None,
+        transaction: HandlerTransaction | None,
     ) -> object:
         try:
             answer = self._processor.invoker.invoke(list(messages), context, lease)
         except BaseException as error:  # also who calls sys.exit has failed
             self._require_held(lease)
-            if transaction is not None:
-                fault = self._fault(transaction, error, lease)
-                if fault is None and transaction.is_cut_off:
-                    raise Unavailable(f"The connection of {self.title} broke in its handler: {error}") from error
-                if fault is not None:
-                    raise HandlerError(fault) from error
+            ended = ended_itself(transaction, error)
+            if ended is not None:
+                raise ended from error
+            if transaction is not None and transaction.is_cut_off:
+                raise Unavailable(f"The connection of {self.title} broke in its handler: {error}") from error
             raise HandlerError(first_line(told(error))) from error
         self._require_held(lease)
         if isinstance(answer, type) and answer in (Done, Skip, Stop):  # the class was named instead of an instance
@@ -428,7 +410,7 @@ class PartitionRunner:
         if not is_written:
             self._checkpoints.stop(self.id, lease.fencing_token, reason)
         self._telemetry.stopped(self, reason)
-        raise NotRunnableError(f"{self.title} was stopped: {reason}")
+        raise StoppedError(f"{self.title} was stopped: {reason}")
 
     # Put back by hand
 
@@ -466,20 +448,26 @@ class PartitionRunner:
             answer = self._call(messages, self._context(messages, move, attempt, lease, None), lease, None)
             self._forget(found, lease)
             return answer
-        with self._transaction(lease) as transaction:
-            is_ours = self._letters.take(transaction.connection, found, lease.fencing_token, lease.ttl_seconds)
+
+        def check(connection: Connection) -> str | None:
+            return self._locked(connection, lease, None)
+
+        def record(connection: Connection) -> None:
+            is_ours = self._letters.take(connection, found)
             self._require_stored(CheckpointResult.STORED if is_ours else CheckpointResult.NOT_IN_CHARGE, lease)
+
+        with self._transaction(lease, check) as transaction:
             context = self._context(messages, move, attempt, lease, transaction)
             answer = self._call(messages, context, lease, transaction)
             if isinstance(answer, Skip):
-                transaction.rollback()
+                transaction.close()
                 self._forget(found, lease)
             else:
-                self._commit(transaction, answer, lease)
+                self._settle(transaction, answer, lease, record)
             return answer
 
     def _forget(self, found: Redelivery, lease: HeldLease) -> None:
-        if not self._letters.forget(found, lease.fencing_token):
+        if not self._letters.forget(found, lease.fencing_token, lease.ttl_seconds):
             self._require_stored(CheckpointResult.NOT_IN_CHARGE, lease)
 
     # Checks
@@ -506,9 +494,8 @@ class PartitionRunner:
         move: Move,
         attempt: int,
         lease: HeldLease,
-        transaction: ProcessorTransaction | None,
+        transaction: HandlerTransaction | None,
     ) -> ProcessorContext:
-        is_async = self._processor.invoker.is_async and transaction is not None
         return ProcessorContext(
             processor_id=self.id.processor_id,
             version=self.id.version,
@@ -520,7 +507,8 @@ class PartitionRunner:
             fencing_token=lease.fencing_token,
             lease_lost=lease.lost,
             _beat=lease.heartbeat,
-            _transaction=AsyncTransaction(transaction) if is_async and transaction else transaction,
+            _transaction=lent_to(transaction, is_async=self._processor.invoker.is_async),
+            _no_transaction=without_transaction(self.id.processor_id),
         )
 
 

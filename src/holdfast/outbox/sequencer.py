@@ -19,10 +19,10 @@ from sqlalchemy.engine import Connection, Engine
 from ..core.clock import Clock
 from ..core.errors import LeaseConflictError, LostLeaseError
 from ..records.database import changing
-from ..state.heartbeat import Heartbeat
+from ..runtime.idle_time import limit_idle_time
+from ..runtime.keeper import keeping
 from ..state.lease import HeldLease
 from ..state.store import StateStore
-from .idle import limit_idle_time
 from .statements import named
 from .step import Step
 
@@ -56,7 +56,7 @@ class Sequencer:
         with self._told():
             lease = self._leases.acquire(LEASE_NAME, ttl_seconds=self._lease_seconds)
         try:
-            with Heartbeat(lease, self._clock):
+            with keeping(lease, self._clock):
                 yield lease
         finally:
             lease.release(wait_seconds=_RELEASE_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,10 +10,10 @@ from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
 from ..core.engine import autocommit
-from ..core.errors import DbError
 from ..core.named_sql import family
 from ..records.database import changing, translated
 from ..records.times import database_now
+from ..runtime.housekeeping import Chore
 from .checkpoints import CheckpointStore, Place, Role
 from .message import Checkpoint
 from .statements import named
@@ -42,7 +41,7 @@ class HeldBackBy:
 
 
 class Upkeep:
-    """Shared by the processors of a process; each calls ``tick`` before every step."""
+    """The outbox's chores in one process."""
 
     def __init__(
         self, engine: Engine, checkpoints: CheckpointStore, clock: Clock, retention: timedelta | None = None
@@ -51,33 +50,25 @@ class Upkeep:
         self._checkpoints = checkpoints
         self._clock = clock
         self._retention = retention
-        self._lock = threading.Lock()
-        self._look_at = clock.monotonic() + _LOOK_SECONDS
         self._tell_at = 0.0
-        self._prune_at = clock.monotonic()
 
-    def tick(self) -> None:
-        """Do what is due. An error is logged: upkeep is no reason to stop."""
-        now = self._clock.monotonic()
-        with self._lock:
-            is_look_due, is_prune_due = now >= self._look_at, now >= self._prune_at and self._retention is not None
-            self._look_at = now + _LOOK_SECONDS if is_look_due else self._look_at
-            self._prune_at = now + _PRUNE_SECONDS if is_prune_due else self._prune_at
-        try:
-            if is_look_due:
-                self._tell(now)
-            if is_prune_due and self._retention is not None:
-                self._prune(self._retention, now)
-        except DbError as error:
-            _log.warning("The upkeep of the outbox did not work and is tried again: %s", error)
+    def chores(self) -> list[Chore]:
+        """Return what is to be done now and then."""
+        found = [Chore("looking who holds the outbox back", self.tell, _LOOK_SECONDS)]
+        if self._retention is not None:
+            found.append(Chore("deleting messages past their retention", self.prune, _PRUNE_SECONDS))
+        return found if self._engine.dialect.name == "postgresql" else found[1:]
 
-    def _prune(self, retention: timedelta, now: float) -> None:
-        """Delete a part of what is due; the next tick goes on when there is more, so that deliveries do not wait."""
-        if prune_some(self._engine, self._checkpoints, retention) == _PRUNED_AT_ONCE:
-            self._prune_at = now
+    def prune(self) -> float:
+        """Delete a part of what is due; at once again when there is more."""
+        if self._retention is None:
+            return _PRUNE_SECONDS
+        deleted = prune_some(self._engine, self._checkpoints, self._retention)
+        return 0.0 if deleted == _PRUNED_AT_ONCE else _PRUNE_SECONDS
 
-    def _tell(self, now: float) -> None:
-        found = held_back_by(self._engine)
+    def tell(self) -> None:
+        """Warn when messages wait for a transaction that has been open for long."""
+        now, found = self._clock.monotonic(), held_back_by(self._engine)
         is_old = found is not None and (found.seconds is None or found.seconds >= _WORTH_TELLING_SECONDS)
         if is_old and now >= self._tell_at:
             self._tell_at = now + _TELL_AGAIN_SECONDS

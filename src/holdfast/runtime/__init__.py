@@ -1,1 +1,1 @@
-"""What every workload does the same way: the handler's transaction and what a handler is told."""
+"""What every workload stands on: the handler's transaction and context, keeping leases, the parts of a process."""

@@ -10,6 +10,7 @@ Rules, each with the exploration in ``tests/state/test_document_exploration.py``
 * [LEASE-2] Every acquisition raises the fencing token by one; the token never goes down.
 * [LEASE-3] A released lease is free at once, without the margin.
 * [FENCE-1] Heartbeat, commit and release need the owner and the token of the present lease.
+* [STOP-1] What its holder stopped is taken by nobody until someone resumes or resets it.
 * [CHECKPOINT-1] Only a commit under the lease or a reset changes the checkpoint; a reset needs the lease to be free.
 """
 
@@ -25,6 +26,7 @@ from ..core.errors import (
     FingerprintMismatchError,
     LeaseConflictError,
     LostLeaseError,
+    StoppedError,
     UnreadableStateError,
 )
 from ..core.types import FencingToken, JsonObject, JsonValue, OwnerId
@@ -145,8 +147,15 @@ def acquire(
 
     Raises:
         LeaseConflictError: someone holds a live lease.
+        StoppedError: its holder stopped it, and nobody has resumed it [STOP-1].
     """
     lease = None if document is None else lease_of(document, poller_name)
+    stopped = None if document is None else stopped_because(document)
+    if stopped is not None:
+        raise StoppedError(
+            f"Trigger '{poller_name}' is stopped: {stopped.rstrip('.')}. Run 'holdfast trigger resume {poller_name}' "
+            "when that is dealt with."
+        )
     _refuse_live_lease(lease, poller_name, now, skew_margin)
     base = document if document is not None else empty(poller_name)
     token = 1 if lease is None else lease.fencing_token + 1
@@ -196,6 +205,28 @@ def release(document: Document, holder: Holder, *, now: datetime) -> Document:
     return _revised(document, lease={**document["lease"], "owner_id": None, "expires_at": format_time(now)})
 
 
+def stop(document: Document, holder: Holder, reason: str, *, now: datetime) -> Document:
+    """Return the document with the lease free, and nobody to take it until someone resumes it [FENCE-1] [STOP-1].
+
+    Raises:
+        LostLeaseError: the lease belongs to someone else by now.
+    """
+    return {**release(document, holder, now=now), "stopped": {"reason": reason, "at": format_time(now)}}
+
+
+def resumed(document: Document) -> Document:
+    """Return the document as one that may be run again, from the checkpoint it has."""
+    return _revised({key: value for key, value in document.items() if key != "stopped"})
+
+
+def stopped_because(document: Document) -> str | None:
+    """Return why it was stopped, None when it may run."""
+    stopped = document.get("stopped")
+    if stopped is None:
+        return None
+    return str(stopped.get("reason")) if isinstance(stopped, dict) else str(stopped)
+
+
 def reset(
     document: Document | None,
     checkpoint: JsonObject,
@@ -215,7 +246,7 @@ def reset(
         LeaseConflictError: someone holds a live lease.
     """
     held = acquire(
-        document,
+        None if document is None else resumed(document),
         poller_name=poller_name,
         fingerprint=fingerprint,
         owner_id=OwnerId("reset"),
@@ -233,7 +264,8 @@ def reset(
 
 def clone(document: Document, new_poller_name: str) -> Document:
     """Return a document for another poller that starts at the same checkpoint, its lease free and its token new."""
-    kept = {key: value for key, value in document.items() if key not in ("lease", "revision", "last_reset_id")}
+    own = ("lease", "revision", "last_reset_id", "stopped")
+    kept = {key: value for key, value in document.items() if key not in own}
     return {**kept, "poller_name": new_poller_name, "revision": 1}
 
 

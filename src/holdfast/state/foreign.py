@@ -117,7 +117,7 @@ class ForeignLease:
             CommitError: anything else went wrong.
         """
         if joined is not None:
-            joined.rollback()
+            joined.close()
             raise CommitError("context.transaction needs state kept in SQL; this state store keeps it elsewhere.")
         with self._lane:
             if self.lost.is_set():

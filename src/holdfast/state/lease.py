@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from ..core.clock import Clock, StoreTime
 from ..core.errors import Ambiguous, CommitError, Conflict, LostLeaseError, StateStoreError, Unavailable
@@ -27,21 +27,32 @@ _QUICK_RETRY_SECONDS = 0.05
 class JoinedTransaction(Protocol):
     """The handler's open transaction, which the checkpoint joins so that both commit or neither does."""
 
-    def write(self, name: str, content: bytes, if_match: ETag) -> Written:
-        """Replace the document inside the transaction; ``Conflict`` when it changed."""
+    def settle(self, record: Callable[[Any], None]) -> None:
+        """Call ``record`` with the open connection, then commit what it and the handler wrote.
+
+        ``Ambiguous`` when the answer was lost, ``Unavailable`` when it surely did not commit.
+        """
         ...
 
-    def commit(self) -> None:
-        """Commit; ``Ambiguous`` when the answer was lost, ``Unavailable`` when it surely did not commit."""
-        ...
-
-    def rollback(self) -> None:
-        """Undo everything the handler wrote."""
+    def close(self) -> None:
+        """Undo everything the handler wrote, if that is not settled."""
         ...
 
 
-class Renewable(Protocol):
-    """What the heartbeat needs of whatever it keeps alive."""
+class JoiningStore(Protocol):
+    """A store whose writes can be part of somebody else's transaction."""
+
+    def read_on(self, connection: Any, name: str) -> bytes | None:
+        """Return a document as the transaction sees it."""
+        ...
+
+    def replace_on(self, connection: Any, name: str, content: bytes, if_match: ETag) -> Written:
+        """Replace a document inside the transaction; ``Conflict`` when it changed."""
+        ...
+
+
+class HeldLease(Protocol):
+    """What the runner needs of a lease, wherever it is kept."""
 
     lost: threading.Event
 
@@ -53,10 +64,6 @@ class Renewable(Protocol):
     def seconds_left(self) -> float: ...  # noqa: D102 - see Lease
     def mark_lost(self) -> None: ...  # noqa: D102 - see Lease
     def heartbeat(self, progress: JsonValue = None, *, wait_seconds: float = -1) -> None: ...  # noqa: D102 - see Lease
-
-
-class HeldLease(Renewable, Protocol):
-    """What the runner needs of a lease, wherever it is kept."""
 
     @property
     def owner_id(self) -> OwnerId: ...  # noqa: D102 - see Lease
@@ -208,6 +215,28 @@ class Lease:
             else:
                 self._commit_joined(apply, joined)
 
+    def check_on(self, connection: Any) -> None:
+        """Look, inside the handler's transaction and before its first statement, whether the lease is still ours.
+
+        Raises:
+            LostLeaseError: it is not.
+        """
+        content = self._joining.read_on(connection, self._name)
+        if content is None or not self._is_ours(doc.parse(content, self._name)):
+            self.mark_lost()
+        self._require_held()
+
+    def stop(self, reason: str) -> None:
+        """Give the lease back and let nobody take it until someone resumes it.
+
+        Raises:
+            LostLeaseError: someone else holds the lease; nothing was written.
+            CommitError: the store could not record it.
+        """
+        with self._lane:
+            self._commit_alone(lambda document: doc.stop(document, self._holder, reason, now=self.now()))
+            self.mark_lost()
+
     def release(self, *, wait_seconds: float = -1) -> None:
         """Free the lease at once. Does nothing when it is lost already.
 
@@ -245,13 +274,21 @@ class Lease:
 
     def _commit_joined(self, apply: Callable[[doc.Document], doc.Document], joined: JoinedTransaction) -> None:
         """Write the checkpoint as the last statement of the handler's transaction, then commit both."""
+        self._require_held()
+        changed = apply(self._current())
+        asked_at = self._clock.monotonic()
+        written: list[Written] = []
+
+        def record(connection: Any) -> None:
+            content = doc.render(changed)
+            written.append(self._joining.replace_on(connection, self._name, content, self._known_etag()))
+
         try:
-            self._require_held()
-            changed = apply(self._current())
-            asked_at = self._clock.monotonic()
-            written = joined.write(self._name, doc.render(changed), self._known_etag())
+            joined.settle(record)
+        except Ambiguous as error:
+            self._after_lost_answer(changed, asked_at, error)
         except Conflict as error:
-            joined.rollback()
+            joined.close()
             self._etag = None
             self._current()  # raises LostLeaseError when someone else holds it
             raise CommitError(
@@ -259,34 +296,26 @@ class Lease:
                 "writes were rolled back; the batch will be delivered again."
             ) from error
         except StateStoreError as error:
-            joined.rollback()
+            joined.close()
             self._etag = None
             raise CommitError(
                 f"The checkpoint could not be recorded: {error} The handler's writes were rolled back."
             ) from error
-        except LostLeaseError:
-            joined.rollback()
-            raise
-        self._finish_joined(joined, changed, written, asked_at)
+        else:
+            self._adopt(changed, written[0], asked_at)
 
-    def _finish_joined(
-        self, joined: JoinedTransaction, changed: doc.Document, written: Written, asked_at: float
-    ) -> None:
-        try:
-            joined.commit()
-        except Ambiguous as error:
-            self._etag = None
-            if not self._landed_for_sure(changed):
-                raise CommitError(
-                    f"The connection broke while '{self._name}' and the handler's writes were committed, and neither "
-                    "was kept. The batch will be delivered again."
-                ) from error
-            self._renewed_at = asked_at
-            return
-        except Unavailable as error:
-            self._etag = None
-            raise CommitError(f"The commit was refused: {error} The batch will be delivered again.") from error
-        self._adopt(changed, written, asked_at)
+    def _after_lost_answer(self, changed: doc.Document, asked_at: float, error: Ambiguous) -> None:
+        self._etag = None
+        if not self._landed_for_sure(changed):
+            raise CommitError(
+                f"The connection broke while '{self._name}' and the handler's writes were committed, and neither was "
+                "kept. The batch will be delivered again."
+            ) from error
+        self._renewed_at = asked_at
+
+    @property
+    def _joining(self) -> JoiningStore:
+        return cast(JoiningStore, self._documents)
 
     def _write(self, apply: Callable[[doc.Document], doc.Document], *, released: bool = False) -> None:
         self._require_held()

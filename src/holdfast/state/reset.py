@@ -1,4 +1,4 @@
-"""Moving a checkpoint by hand: resets, clone, undo. Each is one guarded write with an audit entry before it.
+"""What an operator does to a trigger: resets, clone, undo, resume. Each is one guarded, audited write.
 
 A reset re-delivers or skips rows, so it refuses while a live lease is held, raises the fencing token (a worker that was
 only asleep cannot commit any more), and first keeps the old document in ``audit/…``. If the process dies between the
@@ -135,6 +135,23 @@ def undo(store: StateStore, poller_name: str, *, by: str = "") -> AuditEntry:
     return _reset(store, poller_name, _without_time(before), source, f"undo of {last.audit_id}", by)
 
 
+def resume(store: StateStore, poller_name: str, *, by: str = "") -> AuditEntry | None:
+    """Let a trigger that was stopped run again from its checkpoint; None when it was not stopped.
+
+    Raises:
+        LeaseConflictError: its document changed at the same moment; nothing was resumed.
+    """
+    name = store.document_name(poller_name)
+    snapshot = store.documents.read(name)
+    before = None if snapshot is None else doc.parse(snapshot.content, name)
+    if before is None or doc.stopped_because(before) is None:
+        return None
+    entry = _new_entry(store, poller_name, before, before.get("checkpoint", {}), "resume", by)
+    _save(store, entry)
+    _write(store, name, snapshot, doc.resumed(before))
+    return entry
+
+
 def audit_entries(store: StateStore, poller_name: str) -> list[AuditEntry]:
     """Return every change by hand, the oldest first."""
     names = store.documents.list(_audit_prefix(store, poller_name))
@@ -205,11 +222,12 @@ def _write(store: StateStore, name: str, snapshot: Snapshot | None, changed: doc
             store.documents.replace(name, doc.render(changed), snapshot.etag)
     except Conflict as error:
         raise LeaseConflictError(
-            f"A worker changed '{name}' at the same moment; nothing was reset. Stop the workers and try again."
+            f"A worker changed '{name}' at the same moment; nothing was changed. Stop the workers and try again."
         ) from error
     except Ambiguous:
         found = store.documents.read(name)
-        if found is None or doc.parse(found.content, name).get("checkpoint") != changed["checkpoint"]:
+        stored = {} if found is None else doc.parse(found.content, name)
+        if any(stored.get(part) != changed.get(part) for part in ("checkpoint", "last_reset_id", "stopped")):
             raise
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.engine import Engine
@@ -26,24 +26,28 @@ from ..core.errors import (
     LeaseConflictError,
     LostLeaseError,
     SerializationError,
+    StoppedError,
+    TransactionEndedError,
 )
 from ..core.events import RowChange
-from ..core.handler_transaction import AsyncTransaction
 from ..core.invocation import HandlerInvoker
 from ..core.names import checked_name
 from ..core.normalizer import EventNormalizer, normalize
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
+from ..core.telling import first_line
 from ..core.types import JsonObject
+from ..runtime.context import lent_to
+from ..runtime.keeper import checked_interval, keeping
+from ..runtime.transaction import HandlerTransaction, ended_itself
 from ..state.foreign import ForeignLease, ForeignStateStore
-from ..state.heartbeat import Heartbeat, checked_interval
-from ..state.lease import HeldLease
+from ..state.lease import HeldLease, Lease
 from ..state.store import SourceChange, StateStore
+from ..state.stores.sql import SqlDocumentStore
 from .context import PollContext
 from .settings import check_counts, check_parts
 from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted, checkpoint_after
 from .telemetry import BatchTrace, TriggerTelemetry
-from .transaction import DeliveryTransaction, transaction_factory
 
 _RELEASE_SECONDS = 5.0
 
@@ -104,7 +108,9 @@ class PollRunner:
         self._clock = clock or SystemClock()
         self._stop = stop or threading.Event()
         documents = state_store.documents if isinstance(state_store, StateStore) else None
-        self._open_transaction = transaction_factory(documents, transaction_engine)
+        self._transaction_engine = (
+            (transaction_engine or documents.engine) if isinstance(documents, SqlDocumentStore) else None
+        )
         self._telemetry = TriggerTelemetry(name, self._source.source_descriptor.name, metrics, self._clock)
 
     @property
@@ -131,6 +137,8 @@ class PollRunner:
         Raises:
             HandlerError: the handler failed; its batch will come again.
             LostLeaseError: another worker took over; it delivers what is open.
+            StoppedError: it was stopped, and nobody has resumed it.
+            TransactionEndedError: the handler ended ``context.transaction`` itself; the trigger is stopped now.
             FetchError, CommitError, SourceConfigurationError, FingerprintMismatchError: as their names say.
         """
         started = self._clock.monotonic()
@@ -142,6 +150,8 @@ class PollRunner:
                     delivered += outcome.delivered
                     if outcome.caught_up or self._is_over(started):
                         break
+        except StoppedError:
+            raise
         except LeaseConflictError:
             return 0
         self._telemetry.tick_done(delivered, started)
@@ -157,7 +167,7 @@ class PollRunner:
         with self._telemetry.acquiring(LeaseAcquireError):
             lease = self._acquire()
         try:
-            with Heartbeat(lease, self._clock, interval_seconds=self._heartbeat_interval):
+            with keeping(lease, self._clock, interval_seconds=self._heartbeat_interval):
                 yield lease
         finally:
             self._release(lease)
@@ -226,12 +236,15 @@ class PollRunner:
             trace.attempt = attempt
             events = self._events(found)
             trace.checkpoint_after = self._checkpoint_after(found, events, trace.batch_id)
-            transaction = None if self._open_transaction is None else self._open_transaction(lease)
+            transaction = self._transaction_of(lease)
             try:
                 context = self._context(trace, lease, transaction, tick_started_at)
-                self._handle(events, context, trace, lease)
+                self._handle(events, context, trace, lease, transaction)
                 self._commit(trace, lease, transaction)
                 return
+            except TransactionEndedError as error:
+                self._stop_for(error, lease)
+                raise
             except HandlerError as error:
                 if attempt == attempts:
                     raise
@@ -243,14 +256,32 @@ class PollRunner:
             self._clock.wait(lease.lost, delay)
             self._require_held(lease)
 
+    def _transaction_of(self, lease: HeldLease) -> HandlerTransaction | None:
+        """Return a delivery's transaction, not open yet; None when the state is not kept in SQL."""
+        if self._transaction_engine is None or not isinstance(lease, Lease):
+            return None
+        return HandlerTransaction(
+            self._transaction_engine,
+            lease.ttl_seconds,
+            check=lease.check_on,
+            protect=lease.protect,
+            is_held=lambda: not lease.lost.is_set(),
+        )
+
+    def _stop_for(self, error: TransactionEndedError, lease: HeldLease) -> None:
+        """Deliver no more until someone has looked at what the handler kept: the next delivery would repeat it."""
+        if isinstance(lease, Lease):
+            lease.stop(first_line(str(error)))
+            self._telemetry.stopped(str(error))
+
     def _context(
         self,
         trace: BatchTrace,
         lease: HeldLease,
-        transaction: DeliveryTransaction | None,
+        transaction: HandlerTransaction | None,
         tick_started_at: datetime,
     ) -> PollContext:
-        is_async = self._invoker.is_async and transaction is not None
+        limit = self._tick_deadline_seconds
         return PollContext(
             poller_name=self._name,
             invocation_id=trace.invocation_id,
@@ -265,20 +296,33 @@ class PollRunner:
             attempt=trace.attempt,
             lease_lost=lease.lost,
             _beat=lease.heartbeat,
-            _transaction=AsyncTransaction(transaction) if is_async and transaction else transaction,
+            deadline=None if limit is None else tick_started_at + timedelta(seconds=limit),
+            _transaction=lent_to(transaction, is_async=self._invoker.is_async),
         )
 
-    def _handle(self, events: list[RowChange], context: PollContext, trace: BatchTrace, lease: HeldLease) -> None:
+    def _handle(
+        self,
+        events: list[RowChange],
+        context: PollContext,
+        trace: BatchTrace,
+        lease: HeldLease,
+        transaction: HandlerTransaction | None,
+    ) -> None:
         message = f"The handler of '{self._name}' failed on batch {trace.batch_id}"
         with self._telemetry.step(trace, "handler", HandlerError, message):
             try:
                 self._invoker.invoke(events, context, lease)
-            except Exception as error:  # one of ours too: a handler writes through DbOut, or has a lease of its own
+            except BaseException as error:  # one of ours too: a handler writes through DbOut, or has its own lease
+                ended = ended_itself(transaction, error)
+                if ended is not None:
+                    raise ended from error
+                if not isinstance(error, Exception):
+                    raise
                 self._require_held(lease)
                 raise HandlerError(f"{message}: {type(error).__name__}: {error}") from error
         self._require_held(lease)
 
-    def _commit(self, trace: BatchTrace, lease: HeldLease, transaction: DeliveryTransaction | None) -> None:
+    def _commit(self, trace: BatchTrace, lease: HeldLease, transaction: HandlerTransaction | None) -> None:
         message = f"The checkpoint of '{self._name}' could not be recorded"
         joined = transaction if transaction is not None and transaction.is_used else None
         with self._telemetry.step(trace, "commit", CommitError, message):

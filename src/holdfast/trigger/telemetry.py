@@ -143,6 +143,16 @@ class TriggerTelemetry:
                 extra=self._fields("horizon_held_back", result="waiting"),
             )
 
+    def stopped(self, reason: str) -> None:
+        """Log that nothing is delivered any more."""
+        _log.error(
+            "Trigger '%s' was stopped: %s Nothing is delivered until 'holdfast trigger resume %s'",
+            self._poller_name,
+            reason,
+            self._poller_name,
+            extra=self._fields("stopped", result="stopped"),
+        )
+
     def release_failed(self, error: Exception) -> None:
         """Log that the lease could not be given back; it frees itself when it runs out."""
         _log.warning(

@@ -17,14 +17,12 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.config import DbConfig
 from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import Ambiguous
-from holdfast.jobs.chores import Chores
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.definition import JobDefinition, JobSettings
-from holdfast.jobs.model import WorkerId
 from holdfast.jobs.stores.choose import job_store
-from holdfast.jobs.telemetry import WorkerTelemetry
 from holdfast.jobs.worker import JobWorker, WorkerSettings
 from holdfast.records.database import changing
+from holdfast.runtime.housekeeping import Chore, Housekeeping
 from tests.components.processes import wait_until
 from tests.components.proxy import FaultProxy
 from tests.jobs.faults.conftest import Scene
@@ -207,15 +205,18 @@ def test_a_chore_that_finds_no_server_is_only_put_off(server_scene: Scene, caplo
         with changing(scene.hf.database):
             return 60.0
 
-    chores = Chores([prune_in_vain], WorkerTelemetry(WorkerId("anne"), None), SystemClock())
+    stop = threading.Event()
+    housekeeping = Housekeeping([Chore("pruning", prune_in_vain, 60.0)], stop, clock=SystemClock())
+    thread = threading.Thread(target=housekeeping.run)
     scene.hf.database.dispose()
     scene.server.stop(immediate=True)
     try:
-        chores.start()
+        thread.start()
         assert asked.wait(30)
-        wait_until(lambda: "A chore did not work and is tried again" in caplog.text, "word of it")
+        wait_until(lambda: "Pruning did not work and is tried again" in caplog.text, "word of it")
     finally:
-        chores.stop()
+        stop.set()
+        thread.join()
         scene.server.start()
 
 

@@ -196,6 +196,10 @@ class RemoteJobStore:
         """End jobs that succeeded. The server recognizes those it has recorded before."""
         return set(self._report(reports))
 
+    def hold_on(self, connection: Connection, worker: WorkerId, claim: Claim) -> NoReturn:
+        """Refuse: a remote worker has no connection to the database."""
+        raise AssertionError("a remote worker has no transaction to hold anything in")
+
     def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> NoReturn:
         """Refuse: there is no transaction to complete in.
 

@@ -24,13 +24,13 @@ from ...core.bearer import read_file
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
+from ...runtime.housekeeping import Chore
 from ..announcement import Announcement
-from ..chores import Chore
 from ..claiming import Claiming
 from ..definition import JobDefinition
 from ..model import WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
-from ..stores.base import SqlJobStore
+from ..stores.base import ANNOUNCE_SECONDS, SqlJobStore
 from ..telemetry import WorkerTelemetry
 from .claiming import StreamClaims
 from .desk import Desk
@@ -131,7 +131,11 @@ class JobsServer:
             on_topic=lambda topic: self._on_loop(self._streams.look, topic),
             on_cancel=lambda: self._on_loop(self._streams.beat_now),
             on_suspects=lambda: self._on_loop(self._streams.look_for_suspects),
-            chores=[self._announcement.tick, self._forget_servers, *chores],
+            chores=[
+                Chore("announcing what remote workers can run", self._announcement.tick, ANNOUNCE_SECONDS),
+                Chore("forgetting servers that are gone", self._keeper_store.forget_servers, _FORGET_SECONDS),
+                *chores,
+            ],
         )
         self._server: Any = None
         self.port = 0
@@ -161,10 +165,6 @@ class JobsServer:
         self._announcement.withdraw()
         self._wait_for(self._shut(grace_seconds))
         self._end()
-
-    def _forget_servers(self) -> float:
-        self._keeper_store.forget_servers()
-        return _FORGET_SECONDS
 
     def _end(self) -> None:
         assert self._loop is not None

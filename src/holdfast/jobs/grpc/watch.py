@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 
 from ...core.clock import Clock
 from ...core.errors import Ambiguous, Unavailable
-from ..chores import Chore, Chores
+from ...runtime.housekeeping import Chore, Housekeeping
 from ..keeper import Keeper
 from ..listener import Listener
 from ..model import WorkerId
@@ -23,6 +23,7 @@ from ..telemetry import WorkerTelemetry
 
 _LEAST_PAUSE_SECONDS = 0.02
 _SEEN_SECONDS = 1.0
+_STOP_SECONDS = 5.0
 
 
 class TopicListener(Listener):
@@ -93,25 +94,26 @@ class Watch:
         self._listener = (
             TopicListener(store.engine, clock, on_topic=self._heard, on_cancel=on_cancel) if store.notifies else None
         )
-        self._chores = Chores(chores, telemetry, clock)
+        self._stop = threading.Event()
+        housekeeping = Housekeeping(chores, self._stop, clock=clock)
+        self._housekeeper = threading.Thread(target=housekeeping.run, name="holdfast-housekeeping", daemon=True)
         self._wake = threading.Event()
-        self._is_stopped = False
         self._promoter = threading.Thread(target=self._promote, name="holdfast-jobs-promoter", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._keeper.start()
-        self._chores.start()
+        self._housekeeper.start()
         self._promoter.start()
         if self._listener is not None:
             self._listener.start()
 
     def stop(self) -> None:
         """End."""
-        self._is_stopped = True
+        self._stop.set()
         self._wake.set()
         self._promoter.join()
-        self._chores.stop()
+        self._housekeeper.join(_STOP_SECONDS)
         self._keeper.stop()
         if self._listener is not None:
             self._listener.stop()
@@ -124,7 +126,7 @@ class Watch:
         self._on_topic(topic)
 
     def _promote(self) -> None:
-        while not self._is_stopped:
+        while not self._stop.is_set():
             self._wake.clear()
             pause = self._poll_seconds
             try:

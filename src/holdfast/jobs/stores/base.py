@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ...core.clock import Clock
 from ...core.engine import writing
-from ...core.errors import JobError, Unavailable
+from ...core.errors import JobError, LostLeaseError, Unavailable
 from ...records.exact import legible
 from ..limits import Room
 from ..model import (
@@ -420,6 +420,19 @@ class SqlJobStore(abc.ABC):
                 rows = self._change(name, _successes(batch), worker=worker)
                 accepted |= _accepted(rows) if len(rows) < len(batch) else {report.claim for report in batch}
         return accepted
+
+    def hold_on(self, connection: Connection, worker: WorkerId, claim: Claim) -> str | None:
+        """Look inside the handler's transaction whether an attempt is still ours, and hold it where that can be.
+
+        On PostgreSQL nobody can take the job until the transaction, whose id is returned, ends.
+
+        Raises:
+            LostLeaseError: it is not.
+        """
+        found = self._run(connection, "hold", id=claim.id, attempt=claim.attempt, worker=worker)
+        if not found:
+            raise LostLeaseError(f"Job {claim.id} is no longer this worker's: its lease was lost.")
+        return None if found[0][0] is None else str(found[0][0])
 
     def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> bool:
         """End one job inside the handler's transaction; False means that the transaction must be rolled back."""

@@ -99,6 +99,10 @@ class WorkerStore(Protocol):
         """End jobs that succeeded."""
         ...
 
+    def hold_on(self, connection: Connection, worker: WorkerId, claim: Claim) -> str | None:
+        """Look inside the handler's transaction whether an attempt is still ours; raise when it is not."""
+        ...
+
     def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> bool:
         """End one job inside the handler's transaction."""
         ...

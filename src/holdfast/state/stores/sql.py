@@ -109,6 +109,12 @@ class SqlDocumentStore:
         with _translated(self.engine, writes=True), autocommit(self.engine) as connection:
             return self._replace_with(connection, name, content, if_match)
 
+    def read_on(self, connection: Connection, name: str) -> bytes | None:
+        """Return the document as the caller's transaction sees it."""
+        with _translated(self.engine):
+            row = connection.execute(self._read, {"doc_name": checked_document_name(name)}).one_or_none()
+        return None if row is None else _as_bytes(row[0])
+
     def replace_on(self, connection: Connection, name: str, content: bytes, if_match: ETag) -> Written:
         """Update the document inside the caller's transaction; it counts once the caller commits."""
         with _translated(self.engine):

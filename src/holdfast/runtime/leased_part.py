@@ -1,0 +1,203 @@
+"""A part of a process that works under a lease: keeps it between polls, stands by for other workers, outlives errors.
+
+What is wrong stops alone: it is logged as an error, once, and tried again slowly, because someone may mend the table.
+Any other error is logged by the work itself, which is tried again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ..core.clock import Clock
+from ..core.errors import (
+    ConfigurationError,
+    DbError,
+    FingerprintMismatchError,
+    LeaseConflictError,
+    SourceConfigurationError,
+    UnreadableStateError,
+)
+from ..core.retry import RetryPolicy
+from ..core.types import FencingToken
+
+_log = logging.getLogger("holdfast.worker")
+_RELEASE_SECONDS = 1.0
+_LONGEST_STANDBY_SECONDS = 1.0
+_AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
+_WHILE_WRONG = RetryPolicy(max_retries=0, base_delay_seconds=2.0, max_delay_seconds=60.0)
+WRONG = (ConfigurationError, SourceConfigurationError, FingerprintMismatchError, UnreadableStateError)
+
+
+class Lease(Protocol):
+    """What is needed of a lease here."""
+
+    lost: threading.Event
+
+    @property
+    def fencing_token(self) -> FencingToken:
+        """Return the token of this acquisition."""
+        ...
+
+    def release(self, *, wait_seconds: float) -> None:
+        """Free it."""
+        ...
+
+
+_Lease = TypeVar("_Lease", bound=Lease)
+
+
+class StepOutcome(Protocol):
+    """What a step has done."""
+
+    @property
+    def delivered(self) -> int:
+        """Return how much it has done."""
+        ...
+
+    @property
+    def caught_up(self) -> bool:
+        """Return whether there is nothing more to do now."""
+        ...
+
+
+class LeasedRunner(Protocol[_Lease]):
+    """Work under one lease."""
+
+    def leased(self) -> AbstractContextManager[_Lease]:
+        """Hold the lease, kept alive beside whatever runs inside; ``LeaseConflictError`` when that cannot be."""
+        ...
+
+    def process_batch(self, lease: _Lease, /) -> StepOutcome:
+        """Do one step under the lease."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedWork:
+    """Work as it is declared.
+
+    Args:
+        title: what people call it.
+        make: returns what runs it; called when it first runs, for it may have to look at a database.
+        check: looks whether it can run, and raises what is wrong; called again after it was wrong.
+        poll_seconds: how long it rests when there is nothing to do.
+        fault: what is known to be wrong with it already.
+    """
+
+    title: str
+    make: Callable[[], LeasedRunner[Any]]
+    check: Callable[[], object]
+    poll_seconds: float = 1.0
+    fault: DbError | None = None
+
+
+class LeasedPart:
+    """Runs one kind of leased work in one process."""
+
+    def __init__(self, work: LeasedWork, stop: threading.Event, *, clock: Clock, is_strict: bool = False) -> None:
+        self._work = work
+        self._stop = stop
+        self._clock = clock
+        self._is_strict = is_strict
+        self._wake = threading.Event()
+        self._runner: LeasedRunner[Any] | None = None
+        self._lease: Lease | None = None
+        self._fault = work.fault
+        self._failures = 0
+        self._standby_seconds = 0.0
+
+    @property
+    def title(self) -> str:
+        """Return what people call it."""
+        return self._work.title
+
+    def run(self) -> bool:
+        """Run until the process is to stop; no batch is begun after that.
+
+        Raises:
+            DbError: it is wrong, and whoever started it would rather have it end than wait to be mended.
+        """
+        if self._fault is not None:
+            self._rest(_WHILE_WRONG.delay_for_attempt(0))
+        while not self._stop.is_set():
+            try:
+                self._run_checked()
+            except LeaseConflictError as held:
+                self._stand_by(held)
+            except WRONG as error:
+                self._wait_to_be_mended(error)
+            except BaseException:  # logged by the work itself, which outlives every error
+                self._failures += 1
+                self._standby_seconds = 0.0
+                self._rest(_AFTER_ERRORS.delay_for_attempt(self._failures))
+        return True
+
+    def wake(self) -> None:
+        """End a rest: there may be something to do."""
+        self._wake.set()
+
+    def stopping(self) -> None:
+        """End a rest: the process is to stop."""
+        self._wake.set()
+
+    def give_up(self) -> None:
+        """Release the lease of a handler that did not finish; if that fails, the lease frees itself."""
+        lease = self._lease
+        if lease is not None:
+            lease.release(wait_seconds=_RELEASE_SECONDS)
+
+    def _run_checked(self) -> None:
+        if self._fault is not None:
+            self._work.check()
+            _log.info("%s can run again", self.title)
+            self._fault, self._failures = None, 0
+        runner = self._runner = self._runner or self._work.make()
+        with runner.leased() as lease, self._remembered(lease):
+            _log.info("%s holds its lease with token %d", self.title, lease.fencing_token)
+            self._standby_seconds = 0.0
+            while not self._stop.is_set() and not lease.lost.is_set():
+                self._step(runner, lease)
+
+    def _step(self, runner: LeasedRunner[Any], lease: Lease) -> None:
+        self._wake.clear()
+        outcome = runner.process_batch(lease)
+        if outcome.delivered:
+            self._failures = 0
+        if outcome.caught_up:
+            self._rest(self._work.poll_seconds)
+
+    def _stand_by(self, held: LeaseConflictError) -> None:
+        """Wait for whoever holds the lease: less and less eagerly, since it may hold it for ever."""
+        if not self._standby_seconds:
+            _log.info("%s stands by. %s", self.title, held)
+        longest = max(self._work.poll_seconds, _LONGEST_STANDBY_SECONDS)
+        self._standby_seconds = min(longest, max(self._work.poll_seconds, 2 * self._standby_seconds))
+        self._failures = 0
+        self._rest(self._standby_seconds)
+
+    def _wait_to_be_mended(self, error: DbError) -> None:
+        if self._is_strict:
+            raise error
+        if self._fault is None or str(self._fault) != str(error):
+            _log.error("%s does not run until that is mended: %s", self.title, error)
+        self._failures = 0 if self._fault is None else self._failures + 1
+        self._fault, self._standby_seconds, self._runner = error, 0.0, None
+        self._rest(_WHILE_WRONG.delay_for_attempt(self._failures))
+
+    def _rest(self, seconds: float) -> None:
+        if not self._stop.is_set():
+            self._clock.wait(self._wake, seconds)
+        self._wake.clear()
+
+    @contextmanager
+    def _remembered(self, lease: Lease) -> Iterator[None]:
+        self._lease = lease
+        try:
+            yield
+        finally:
+            self._lease = None

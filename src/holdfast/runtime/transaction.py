@@ -1,0 +1,488 @@
+"""The handler's transaction: opened on first use, lent to the handler, proved to be whole, and ended by Holdfast.
+
+Every workload that gives its handlers ``context.transaction`` uses this one, in this order:
+
+1. BEGIN, and the server ends it if its process freezes;
+2. the workload's *check*: its first statement looks at the progress row, and locks it where a lock does not stop the
+   heartbeats; a stale holder gets no transaction;
+3. ``SAVEPOINT``; then the statements of the handler;
+4. ``RELEASE SAVEPOINT``: the proof. It fails after every way of ending a transaction, by whomever, and only then;
+5. the workload's *record*: position, completion or history, fenced by the token, as the last statements; COMMIT.
+
+A handler that ended the transaction itself may have kept a part of its effects: nothing further is written, and its
+work is neither recorded as done nor repeated by itself [TRANSACTION-1]. The steps are written once, over a SQLAlchemy
+connection: handlers on threads use it as it is, ``async def`` handlers through ``AsyncTransaction``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy.engine import Connection, Engine, RootTransaction
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from ..core.clock import new_id
+from ..core.driver_errors import reason
+from ..core.engine import autocommit, writing
+from ..core.errors import Ambiguous, HandlerError, TransactionEndedError, Unavailable
+from ..core.own_thread import on_thread, one_thread
+from ..core.places import Places
+from ..core.telling import told
+from .idle_time import idle_milliseconds, limit_idle_time, pulse, say_something
+from .lent_connection import OVER, UNDONE, LentConnection, undoes
+
+_log = logging.getLogger("holdfast")
+_Result = TypeVar("_Result")
+_STATEMENT_SECONDS = 10.0
+_BREAK_SECONDS = 5.0
+_SAVEPOINT = f"holdfast_{new_id(12)}"  # nobody else's name; one per process, so that servers see few statements
+_SPOILT = "25P02"  # PostgreSQL: a statement has failed, and the transaction can only be undone
+
+ENDED = (
+    "The handler ended context.transaction itself, so what it wrote before may be kept without being recorded as done. "
+    "It is not repeated by itself: look at what was kept, mend it, then let it run again. Leave commit and rollback to "
+    "Holdfast: return to commit, raise to roll back"
+)
+
+
+class Verdict(Enum):
+    """What became of a transaction while its handler had it."""
+
+    WHOLE = "whole"
+    UNDONE = "undone by the database: nothing was kept"
+    ENDED = "ended by the handler: a part may have been kept"
+    GONE = "its connection broke: the server has undone it"
+
+
+Check = Callable[[Connection], str | None]
+"""Looks whether the work is still ours, and locks its progress row where that can be; raises when it is not.
+
+Returns the transaction's id on PostgreSQL when the row is locked by it, None otherwise.
+"""
+
+
+class HandlerTransaction:
+    """The transaction of one piece of work.
+
+    Args:
+        engine: where it is opened.
+        lease_seconds: how long the lease lasts that the work is done under.
+        check: the workload's first statement.
+        protect: called with True once a SQLite transaction holds the write lock, with False when it has ended: no
+            heartbeat can be written in between, nor can anyone else take the lease.
+        is_held: tells whether the lease is believed to be ours.
+        places: what to wait for before it is opened; None to open it at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease_seconds: float,
+        *,
+        check: Check | None = None,
+        protect: Callable[[bool], None] = lambda is_locked: None,
+        is_held: Callable[[], bool] = lambda: True,
+        places: Places | None = None,
+    ) -> None:
+        self._engine = engine
+        self.lease_seconds = lease_seconds
+        self._check = check
+        self._protect = protect
+        self._is_held = is_held
+        self._places = places
+        self._place_lock = threading.Lock()
+        self._has_place = places is None
+        self._connection: LentConnection | None = None
+        self._transaction: RootTransaction | None = None
+        self._transaction_id: str | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._in_use = threading.RLock()
+        self._has_ended = False
+        self._is_broken = False
+
+    # The handler's side
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether the handler asked for the connection."""
+        return self._connection is not None
+
+    @property
+    def connection(self) -> LentConnection:
+        """Return the connection, opening it and its transaction on first use.
+
+        Raises:
+            HandlerError: the work has ended, so nothing written now could commit with it.
+        """
+        self._require_open()
+        if not self._has_place and self._places is not None:
+            self._places.take()
+            self._keep_place()
+        if self._connection is None:
+            self._open()
+        assert self._connection is not None
+        return self._connection
+
+    def lend(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+        """Call a function with the connection. If the work ends meanwhile, it is left to this thread to let go."""
+        with self._in_use:
+            try:
+                return function(self.connection, *args, **kwargs)
+            finally:
+                if self._has_ended:
+                    self._let_go()
+
+    async def thread(self) -> Executor:
+        """Return the thread for the next step, which no other transaction uses; wait on the event loop for a place."""
+        self._require_open()
+        if not self._has_place and self._places is not None:
+            await self._places.take_async()
+            self._keep_place()
+        if self._thread is None:
+            self._thread = one_thread()
+        return self._thread
+
+    # Holdfast's side
+
+    def settle(self, record: Callable[[Connection], None]) -> None:
+        """Prove that it is whole, record the work as done by the last statements, and commit both.
+
+        If the process dies in here, both are kept or neither is.
+
+        Raises:
+            TransactionEndedError: the handler ended it itself; nothing further was written.
+            HandlerError: nothing was kept, and that is the handler's doing.
+            Unavailable: nothing was kept.
+            Ambiguous: the COMMIT was not answered; both were kept or neither was.
+        """
+        with self._in_use:
+            connection = self._taken_back()
+            self._require_whole(connection)
+            record(connection)
+        self._commit()
+
+    def was_ended_by(self, error: BaseException) -> bool:
+        """Return whether a handler that raised had ended the transaction before, so that a part may have been kept."""
+        if self._connection is None or not self._is_at_rest():
+            return False
+        try:
+            return self._verdict(self._taken_back(), error) is Verdict.ENDED
+        finally:
+            self._in_use.release()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Return whether the connection broke, by itself or by the server."""
+        return self._connection is not None and self._connection.invalidated
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether its work is still this process's to do."""
+        return self._is_held() and not self._has_ended
+
+    def say_something(self) -> None:
+        """Keep the server from taking a handler that is busy elsewhere for frozen."""
+        connection = self._connection
+        if connection is not None and not connection.closed and not connection.invalidated:
+            say_something(connection)
+
+    def cut(self) -> None:
+        """End the transaction under a handler that does not end: its statements fail from now on, and nothing commits.
+
+        Called from another thread; the connection is thrown away when the handler lets go of it.
+        """
+        self._has_ended = self._is_broken = True
+        if self._connection is not None:
+            _cut(self._connection)
+            _undo_on_sqlite(self._connection)
+
+    def close(self) -> None:
+        """End the transaction, if it is still open, without keeping anything. It cannot be used any more.
+
+        A statement that a cancelled handler left running is waited for, but not for ever: then its connection is cut
+        off, and whichever thread has it last lets go of it. A connection is never closed under a statement.
+        """
+        self._has_ended = True
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+        if self._is_at_rest():
+            try:
+                self._let_go()
+            finally:
+                self._in_use.release()
+
+    # Opening
+
+    def _require_open(self) -> None:
+        if self._has_ended:
+            raise HandlerError(OVER)
+
+    def _open(self) -> None:
+        try:
+            connection = self._begun()
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            connection = self._begun()  # a pooled connection was dead; nothing was said on it
+        self._connection = connection
+        connection.lend()
+        if self._engine.dialect.name == "sqlite":
+            self._protect(True)
+        else:
+            pulse.add(self)
+
+    def _begun(self) -> LentConnection:
+        connection = writing(self._engine, LentConnection)
+        connection.in_use = self._in_use
+        try:
+            self._transaction = connection.begin()
+            self._say_first(connection)
+            if self._check is not None:
+                self._transaction_id = self._check(connection)
+        except BaseException as error:
+            self._transaction = None
+            _give_back(connection, is_broken=isinstance(error, DBAPIError))
+            raise
+        return connection
+
+    def _say_first(self, connection: LentConnection) -> None:
+        """Bound its idle time and set the savepoint that will prove it whole; in one go where that can be."""
+        if connection.dialect.driver == "psycopg":
+            limit = idle_milliseconds(self.lease_seconds)
+            connection.exec_driver_sql(
+                f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}"
+            )
+            return
+        if connection.dialect.name in ("mysql", "mariadb"):  # else beats that come meanwhile would be conflicts
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        limit_idle_time(connection, self.lease_seconds)
+        connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+
+    # Ending
+
+    def _taken_back(self) -> LentConnection:
+        """Take the connection back from the handler: what it left behind cannot slip in any more."""
+        if self._connection is None:
+            raise HandlerError(OVER)
+        self._connection.take_back()
+        return self._connection
+
+    def _verdict(self, connection: LentConnection, error: BaseException | None) -> Verdict:
+        verdict = proved(connection, error)
+        if verdict is Verdict.ENDED:
+            self._is_broken = True  # whatever else the handler did to the session goes with it
+            if self._transaction_id is not None:
+                _undo_prepared(self._engine, self._transaction_id)
+        return verdict
+
+    def _require_whole(self, connection: LentConnection) -> None:
+        match self._verdict(connection, None):
+            case Verdict.ENDED:
+                raise TransactionEndedError(f"{ENDED}.")
+            case Verdict.UNDONE:
+                raise HandlerError(UNDONE)
+            case Verdict.GONE:
+                raise Unavailable("The connection of context.transaction broke, so nothing was kept.")
+        if connection.refusal is not None:
+            raise HandlerError(connection.refusal)
+
+    def _commit(self) -> None:
+        assert self._transaction is not None
+        try:
+            self._transaction.commit()
+        except IntegrityError as error:
+            if error.connection_invalidated:
+                raise Ambiguous(f"The commit was not answered: {reason(error)}.") from error
+            raise HandlerError(f"the database refused the commit, and nothing was kept: {reason(error)}.") from error
+        except DBAPIError as error:
+            kind = Ambiguous if error.connection_invalidated else Unavailable
+            raise kind(f"The commit was not answered: {reason(error)}.") from error
+        finally:
+            self.close()
+
+    def _is_at_rest(self) -> bool:
+        """Wait for a statement that the handler left running, break it off when it takes too long; hold the connection.
+
+        Returns False when even that does not end it: then whichever thread has it lets go of it.
+        """
+        if self._in_use.acquire(timeout=_STATEMENT_SECONDS):
+            return True
+        self.cut()
+        return self._in_use.acquire(timeout=_BREAK_SECONDS)
+
+    def _let_go(self) -> None:
+        connection, self._connection, self._transaction = self._connection, None, None
+        try:
+            if connection is not None:
+                pulse.remove(self)
+                _give_back(connection, is_broken=self._is_broken)
+                if self._engine.dialect.name == "sqlite":
+                    self._protect(False)
+        finally:
+            self._give_place_back()
+
+    def _keep_place(self) -> None:
+        self._has_place = True
+        if self._has_ended:
+            self._give_place_back()
+            self._require_open()
+
+    def _give_place_back(self) -> None:
+        with self._place_lock:
+            had_place, self._has_place = self._has_place, False
+        if had_place and self._places is not None:
+            self._places.give_back()
+
+
+def ended_itself(transaction: HandlerTransaction | None, error: BaseException) -> TransactionEndedError | None:
+    """Return the error to go on with when a handler raised after it had ended its transaction; None when it had not.
+
+    What it raised would have its work repeated, and a part of its effects may be kept.
+    """
+    if transaction is None or isinstance(error, TransactionEndedError) or not transaction.was_ended_by(error):
+        return None
+    ended = TransactionEndedError(f"{ENDED}. Then it raised {told(error)}")
+    ended.__cause__ = error
+    return ended
+
+
+def proved(connection: LentConnection, error: BaseException | None = None) -> Verdict:
+    """Release the savepoint that was set first: only the transaction that was begun has it [TRANSACTION-1].
+
+    Args:
+        connection: the connection, taken back from the handler.
+        error: what the handler raised, if it did: the database may have undone everything with that error.
+    """
+    if connection.closed or connection.invalidated or connection.is_cut:
+        return Verdict.GONE
+    try:
+        _say(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}")
+    except Exception as failure:  # the driver's own errors, of whichever driver
+        return _unproved(connection, failure, error)
+    return Verdict.WHOLE
+
+
+def _unproved(connection: LentConnection, failure: Exception, error: BaseException | None) -> Verdict:
+    if _is_dead(connection, failure):
+        return Verdict.GONE
+    if getattr(failure, "sqlstate", None) == _SPOILT:
+        with suppress(Exception):
+            _say(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # a spoilt transaction still knows its own
+            return Verdict.UNDONE
+        return Verdict.ENDED
+    if connection.is_undone or connection.may_be_undone or _undid(connection, error):
+        return Verdict.UNDONE
+    return Verdict.ENDED
+
+
+def _is_dead(connection: LentConnection, failure: Exception) -> bool:
+    """Return whether it was no server that refused the proof: the connection is broken, or was cut."""
+    driver = connection.dialect.loaded_dbapi
+    if not isinstance(failure, driver.Error) or connection.dialect.is_disconnect(failure, connection.driver, None):
+        return True
+    if connection.dialect.driver == "psycopg":
+        return getattr(failure, "sqlstate", None) is None
+    code = next(iter(failure.args), None)
+    return connection.dialect.name in ("mysql", "mariadb") and (code == 0 or code in range(2000, 3000))
+
+
+def _undid(connection: LentConnection, error: BaseException | None) -> bool:
+    """Return whether what the handler raised is an error, of its driver, that undoes everything."""
+    while error is not None:
+        if connection.dialect.name in ("mysql", "mariadb") and undoes(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _say(connection: LentConnection, sql: str) -> None:
+    """Send a statement past SQLAlchemy, which would begin a transaction of its own if ours had ended."""
+    cursor = connection.driver.cursor()
+    try:
+        cursor.execute(sql)
+    finally:
+        cursor.close()
+
+
+def _undo_prepared(engine: Engine, transaction_id: str) -> None:
+    """Undo what the handler has prepared for a later commit: it would keep the lock on the progress row for ever."""
+    named = "SELECT gid FROM pg_prepared_xacts WHERE transaction::text = (%(id)s::numeric %% 4294967296)::text"
+    try:
+        with autocommit(engine) as connection:
+            for (gid,) in connection.exec_driver_sql(named, {"id": transaction_id}).all():
+                quoted = gid.replace("'", "''")
+                connection.exec_driver_sql(f"ROLLBACK PREPARED '{quoted}'".replace("%", "%%"))
+    except Exception:
+        _log.exception("A transaction that a handler had prepared could not be undone")
+
+
+def _give_back(connection: LentConnection, *, is_broken: bool) -> None:
+    """Roll back and return a connection to its pool, or throw it away. Nothing that fails here matters to anyone."""
+    connection.take_back()
+    try:
+        if is_broken:
+            connection.invalidate()
+        connection.close()
+    except Exception:
+        _log.debug("A connection could not be rolled back and was thrown away", exc_info=True)
+        with suppress(Exception):
+            connection.invalidate()
+            connection.close()
+    finally:
+        connection.forget()
+
+
+def _cut(connection: LentConnection) -> None:
+    """Have the thread that waits for a statement's answer get an error, and the server stop it where it can be told."""
+    connection.is_cut = True
+    try:
+        driver: Any = connection.driver
+        if isinstance(driver, sqlite3.Connection):
+            driver.interrupt()
+            return
+        if hasattr(driver, "cancel_safe"):
+            with suppress(Exception):
+                driver.cancel_safe(timeout=_BREAK_SECONDS)
+        with socket.socket(fileno=os.dup(getattr(driver, "_sock", driver).fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+    except Exception:
+        _log.debug("A statement could not be broken off; its thread ends when it does", exc_info=True)
+
+
+def _undo_on_sqlite(connection: LentConnection) -> None:
+    """Free SQLite's write lock from another thread, and refuse what the handler would write on the connection later."""
+    if isinstance(connection.driver, sqlite3.Connection):
+        with suppress(sqlite3.Error):
+            connection.driver.rollback()
+            connection.driver.execute("PRAGMA query_only = ON")
+
+
+class AsyncTransaction:
+    """The transaction as ``async def`` handlers see it: every method of the connection, awaited, off the event loop."""
+
+    def __init__(self, transaction: HandlerTransaction) -> None:
+        self._transaction = transaction
+        self._turn = asyncio.Lock()
+
+    async def run_sync(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function with the connection itself, for what needs one: enqueueing a job in this transaction, say."""
+        async with self._turn:
+            thread = await self._transaction.thread()
+            return await on_thread(thread, partial(self._transaction.lend, function, *args, **kwargs))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self.run_sync(lambda connection: getattr(connection, name)(*args, **kwargs))
+
+        return call
