@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from threading import Event
 from typing import Any
 
+from ..core.clock import Clock
 from ..core.errors import Ambiguous, LostLeaseError, Unavailable
 from ..core.own_thread import on_own_thread
 from ..core.types import JsonValue
@@ -25,14 +26,16 @@ class JobContext:
     is set: nothing this attempt reports will count any more.
     """
 
-    __slots__ = ("_beat", "_open", "_proxy", "_running")
+    __slots__ = ("_beat", "_clock", "_open", "_proxy", "_running")
 
     def __init__(
         self,
         running: Running,
         open_transaction: Callable[[Running], HandlerTransaction],
         beat: Callable[[Running, str | None], bool],
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._running = running
         self._open = open_transaction
         self._proxy: AsyncTransaction | None = None
@@ -157,7 +160,10 @@ class JobContext:
     @property
     def deadline(self) -> datetime | None:
         """Return when the handler must have ended, None when it may take as long as it likes."""
-        return None
+        limit, begun_at = self._running.handler.max_seconds, self._running.begun_at
+        if limit is None or begun_at is None:
+            return None
+        return self._clock.now() + timedelta(seconds=begun_at + limit - self._clock.monotonic())
 
     @property
     def transaction(self) -> Any:

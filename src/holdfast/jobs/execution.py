@@ -149,7 +149,7 @@ class Execution:
         return None
 
     def _context(self, running: Running) -> tuple[JobContext, ...]:
-        return (JobContext(running, self._open, self._beat),) if running.handler.takes_context else ()
+        return (JobContext(running, self._open, self._beat, self._clock),) if running.handler.takes_context else ()
 
     def _open(self, running: Running) -> HandlerTransaction:
         """Return the transaction of an attempt, made when it is first asked for."""

@@ -20,6 +20,7 @@ from ..core.errors import (
     FingerprintMismatchError,
     LeaseConflictError,
     SourceConfigurationError,
+    StoppedError,
     UnreadableStateError,
 )
 from ..core.retry import RetryPolicy
@@ -173,7 +174,9 @@ class LeasedPart:
 
     def _stand_by(self, held: LeaseConflictError) -> None:
         """Wait for whoever holds the lease: less and less eagerly, since it may hold it for ever."""
-        if not self._standby_seconds:
+        if not self._standby_seconds and isinstance(held, StoppedError):
+            _log.error("%s does not run: %s", self.title, held)
+        elif not self._standby_seconds:
             _log.info("%s stands by. %s", self.title, held)
         longest = max(self._work.poll_seconds, _LONGEST_STANDBY_SECONDS)
         self._standby_seconds = min(longest, max(self._work.poll_seconds, 2 * self._standby_seconds))

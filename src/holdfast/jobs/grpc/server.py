@@ -133,7 +133,7 @@ class JobsServer:
             on_suspects=lambda: self._on_loop(self._streams.look_for_suspects),
             chores=[
                 Chore("announcing what remote workers can run", self._announcement.tick, ANNOUNCE_SECONDS),
-                Chore("forgetting servers that are gone", self._keeper_store.forget_servers, _FORGET_SECONDS),
+                Chore("forgetting servers that are gone", self._forget_servers, ANNOUNCE_SECONDS),
                 *chores,
             ],
         )
@@ -165,6 +165,10 @@ class JobsServer:
         self._announcement.withdraw()
         self._wait_for(self._shut(grace_seconds))
         self._end()
+
+    def _forget_servers(self) -> float:
+        self._keeper_store.forget_servers()
+        return _FORGET_SECONDS
 
     def _end(self) -> None:
         assert self._loop is not None
