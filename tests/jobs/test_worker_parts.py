@@ -77,7 +77,16 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def test_a_loop_that_dies_lets_go_of_its_jobs_at_once(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_dies_lets_go_of_its_jobs_at_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn_on = LoopRunner._turn_on
+
+    def turn_once(runner: LoopRunner, loop: asyncio.AbstractEventLoop) -> None:
+        turn_on(runner, loop)
+        raise RuntimeError("planted: the loop breaks")
+
+    monkeypatch.setattr(LoopRunner, "_turn_on", turn_once)
     work = Work(queue, WorkerSettings(concurrency=4, beat_seconds=0.1, poll_seconds=0.05, drain_seconds=5))
     begun = threading.Event()
 
@@ -86,7 +95,7 @@ def test_a_loop_that_dies_lets_go_of_its_jobs_at_once(queue: Queue, caplog: pyte
         await asyncio.sleep(3600)
 
     async def wreck() -> None:
-        asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined] # as a broken extension might
+        asyncio.get_running_loop().stop()
 
     innocent_job, wrecking = work.job(innocent), work.job(wreck)
     with work.running(drains=False):
