@@ -46,7 +46,7 @@ from .timers import TimerRunner
 from .worker import EngineWork, EngineWorker
 
 MOST_EMBEDDED_BYTES = 1024 * 1024
-_TEND_SECONDS = 2.0
+_TEND_SECONDS = 10.0
 _DRAIN_SECONDS = 10.0
 _SWEEP_SECONDS = 60.0
 _COUNT_SECONDS = 60.0

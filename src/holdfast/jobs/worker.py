@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock, SystemClock, new_id
 from ..core.errors import ConfigurationError
+from ..core.retry import doubling
 from ..core.telemetry import MetricsCollector
 from ..runtime.watch import Parts
 from .announcement import Announcement
@@ -39,6 +40,7 @@ _WAITING_SECONDS = 0.5
 _LONG_SECONDS = 60.0
 _LOOP_STUCK = "The event loop does not turn"
 _THREADS_STUCK = f"Every thread has been busy with one job for {_LONG_SECONDS:g} s"
+_LONGEST_REST = 5  # polls, where wake-ups come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +298,10 @@ class JobWorker:
         if self._pace.capacity() - self._lost <= len(self._in_flight):
             return self._settings.poll_seconds
         poll = self._settings.poll_seconds
-        if not self._store.notifies:
-            poll = min(poll, _LEAST_POLL_SECONDS * 2 ** min(idle, 10))
+        if self._store.notifies:
+            poll = doubling(poll, _LONGEST_REST * poll, idle)
+        else:
+            poll = min(poll, doubling(_LEAST_POLL_SECONDS, poll, idle))
         return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), self._claiming.retry_in_seconds()))
 
     def _promote_due(self) -> int:
@@ -310,11 +314,12 @@ class JobWorker:
 
     def _promoted(self) -> int:
         now = self._clock.monotonic()
-        promoted = self._store.promote()
-        due = self._store.next_due()
+        promoted, due = 0, self._store.next_due()
+        if due.seconds is not None and due.seconds <= 0:
+            promoted, due = self._store.promote(), self._store.next_due()
         self._suspects.heard(due.has_suspects)
-        if due.seconds is not None:
-            self._promote_at = now + min(self._settings.poll_seconds, max(_LEAST_POLL_SECONDS, due.seconds))
+        rest = self._settings.poll_seconds * (_LONGEST_REST if self._store.notifies else 1)
+        self._promote_at = now + (rest if due.seconds is None else min(rest, max(_LEAST_POLL_SECONDS, due.seconds)))
         return promoted + due.has_suspects
 
     def _start(self, jobs: Sequence[ClaimedJob]) -> int:

@@ -16,12 +16,13 @@ from sqlalchemy import and_, delete, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from ...core.clock import new_id
+from ...core.clock import Clock, new_id
 from ...core.errors import LostLeaseError
 from ...jobs.listing import jobs_table
 from ...jobs.model import Claim, ClaimedJob, Enqueued, JobStatus, NewJob, PutBack, WorkerId
 from ...jobs.settings import ENGINE_TOPICS
 from ...jobs.stores.base import SqlJobStore
+from ...jobs.stores.protocol import WakeUps
 from ...jobs.texts import storable
 from ...records.database import changing, reading
 from ...records.times import database_now, database_time
@@ -51,6 +52,11 @@ class EmbeddedQueue:
     def name(self) -> str:
         """Return the queue's name."""
         return self._name
+
+    @property
+    def notifies(self) -> bool:
+        """Return whether new messages are told of."""
+        return self._store.notifies
 
     @property
     def topic(self) -> str:
@@ -92,6 +98,14 @@ class EmbeddedQueue:
         self._store.promote()
         wanted = {self.topic: [OPERATION]}
         return [_received(job) for job in self._store.claim(self._worker, wanted, most)]
+
+    def wake_ups(self, clock: Clock, on_messages: Callable[[], None]) -> WakeUps | None:
+        """Return what tells of new messages; None where they must be polled for."""
+        return self._store.wake_ups({self.topic: [OPERATION]}, clock, on_jobs=on_messages, on_cancel=on_messages)
+
+    def seconds_to_next(self) -> float | None:
+        """Return how long until a message, or a job, becomes due; None when none waits for its time."""
+        return self._store.next_due().seconds
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         """Extend the lease by its own time.
