@@ -121,7 +121,8 @@ class JobWorker:
         )
         self._overdue = Overdue(self._in_flight, self._clock, abandon=self._abandon, report=self._reporter.put)
         self._parts = Parts()
-        self._is_broken = False
+        self.dead_parts: list[str] = []
+        """The parts that died, for which it ended."""
         self._stuck: set[str] = set()
         self._keeper = Keeper(
             keeper_store or store,
@@ -189,7 +190,7 @@ class JobWorker:
         dead = self._parts.dead()
         if dead and not self._stop.is_set():
             self._telemetry.broken(dead)
-            self._is_broken = True
+            self.dead_parts = dead
             self._stop.set()
 
     def _look_around(self) -> None:
@@ -440,7 +441,7 @@ class JobWorker:
         self._threads.stop()
         self._loop.stop()
         self._announcement.withdraw()
-        return has_reported and not left and not self._is_broken and not self._lost
+        return has_reported and not left and not self.dead_parts and not self._lost
 
     def _are_ending(self) -> bool:
         """Return whether there is anything to wait for: reports that nobody sends are not."""
