@@ -611,7 +611,7 @@ class Holdfast:
 
     def _chores(self) -> list[Chore]:
         jobs = self.jobs.chores() if self.jobs.definitions else []
-        found = [*jobs, *self.processors.chores(), *self.engines.chores()]
+        found = [*jobs, *self.processors.chores(), *self.engines.chores(tends_queues=not jobs)]
         return [*found, self.pruning] if found else []
 
     @property

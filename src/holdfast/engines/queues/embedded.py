@@ -46,6 +46,7 @@ class EmbeddedQueue:
         self._store = store
         self._name = name
         self._visibility_seconds = visibility_seconds
+        self._due_in_seconds: float | None = None
         self._worker = WorkerId(f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
 
     @property
@@ -95,7 +96,9 @@ class EmbeddedQueue:
 
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Claim messages whose time has come. The claim is the lease."""
-        self._store.promote()
+        self._due_in_seconds = self._store.next_due().seconds
+        if self._due_in_seconds is not None and self._due_in_seconds <= 0:
+            self._store.promote()
         wanted = {self.topic: [OPERATION]}
         return [_received(job) for job in self._store.claim(self._worker, wanted, most)]
 
@@ -104,8 +107,8 @@ class EmbeddedQueue:
         return self._store.wake_ups({self.topic: [OPERATION]}, clock, on_jobs=on_messages, on_cancel=on_messages)
 
     def seconds_to_next(self) -> float | None:
-        """Return how long until a message, or a job, becomes due; None when none waits for its time."""
-        return self._store.next_due().seconds
+        """Return how long it was, when last received, until a message or a job is due; None when none waits."""
+        return self._due_in_seconds
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         """Extend the lease by its own time.
