@@ -102,7 +102,7 @@ class Kept:
             return self.interval / 4
         if self._has_failed:
             return max(_LEAST_PAUSE_SECONDS, min(self.interval / 4, self.held.seconds_left()))
-        return max(_LEAST_PAUSE_SECONDS, self.interval - self.held.seconds_since_renewal())
+        return max(0.0, self.interval - self.held.seconds_since_renewal())
 
     def turn(self) -> None:
         """Beat, unless something else extended it within the interval."""
