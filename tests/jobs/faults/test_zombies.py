@@ -45,7 +45,10 @@ def self_zombie(scene: Scene, worker: PythonWorker, folder: Path, n: int) -> lis
     refused = f"Job {job_id}, attempt 1, is no longer"
     wait_until(lambda: refused in worker.output or scene.effects(n), "the old attempt to end")
     (folder / "write-2").touch()
-    wait_until(lambda: worker.lines.count("leaving attempt 2") == n, "the second attempt to leave")
+    too_late = f"Job {job_id}, attempt 2, is no longer"  # when the first has ended the job, by a planted bug
+    wait_until(
+        lambda: worker.lines.count("leaving attempt 2") == n or too_late in worker.output, "the second attempt to leave"
+    )
     wait_until(lambda: scene.view(job_id) is None, "the job to end")
     worker.wait_for_line(f"Job {job_id}, attempt {2 if scene.effects(n) == [1] else 1}, is no longer")
     return scene.effects(n)
