@@ -602,7 +602,8 @@ class Holdfast:
         works += self.engines.timers()
         parts: list[Part] = [LeasedPart(work, self._stop, clock=self._clock, is_strict=strict) for work in works]
         if self.jobs.definitions:
-            parts.append(WorkerPart("The jobs' worker", self.jobs.worker(self._stop, settings, topics).run))
+            worker = self.jobs.worker(self._stop, settings, topics)
+            parts.append(WorkerPart("The jobs' worker", worker.run, lambda: worker.dead_parts))
         if self.engines.declared:
             parts.append(self.engines.worker(self._stop))
         chores = self._chores()
@@ -610,7 +611,7 @@ class Holdfast:
 
     def _chores(self) -> list[Chore]:
         jobs = self.jobs.chores() if self.jobs.definitions else []
-        found = [*jobs, *self.processors.chores(), *self.engines.chores()]
+        found = [*jobs, *self.processors.chores(), *self.engines.chores(tends_queues=not jobs)]
         return [*found, self.pruning] if found else []
 
     @property

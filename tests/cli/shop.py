@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import EngineProvider, Holdfast
+from holdfast.app import MIGRATIONS
 from holdfast.state.reset import reset_to_beginning
 
 ORDERS = """
@@ -30,6 +31,7 @@ hf = Holdfast()
 def ship(changes):
     pass
 """
+EVERY_MIGRATION = sorted(f"{step.number:04d} {step.name}" for step in MIGRATIONS)
 PATIENCE_SECONDS = 60
 
 

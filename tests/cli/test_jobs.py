@@ -135,7 +135,7 @@ def test_retry_several_is_guarded(desk: Desk) -> None:
 def test_retry_what_cannot_be_retried(desk: Desk) -> None:
     ready, done, dead = desk.queue.add("sms").id, desk.finish(), desk.bury(unique_key="k")
     desk.queue.add(unique_key="k")
-    desk.refused(3, f"Job {ready} is ready", "dead, cancelled or scheduled", arguments=("jobs", "retry", ready))
+    desk.refused(3, f"Job {ready} is ready", "scheduled or suspect", arguments=("jobs", "retry", ready))
     desk.refused(2, f"Job {done} is not in the queue", f"jobs show {done}", arguments=("jobs", "retry", done))
     desk.refused(2, "Job 999 is not in the queue", arguments=("jobs", "retry", dead, 999, "--yes"))
     desk.refused(1, "same unique key", arguments=("jobs", "retry", dead))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.signals import StopSignals
-from tests.cli.shop import ORDERS, PATIENCE_SECONDS, Shop
+from tests.cli.shop import EVERY_MIGRATION, ORDERS, PATIENCE_SECONDS, Shop, assert_one_sentence
 from tests.components.processes import start_leashed, wait_until
 
 SLOW_APP = """
@@ -57,12 +57,26 @@ def ship(changes):
     raise LookupError("no such shelf")
 """
 
+HALF_WRONG_APP = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.trigger("invoices", cursor="id", key="id", horizon="none", poll_seconds=0.05)
+def bill(changes):
+    pass
+
+@hf.job(topic="mail", name="mail")
+def mail():
+    pass
+"""
+
 
 class Running:
     """A `holdfast run` process in the shop's directory, its output in a file."""
 
-    def __init__(self, shop: Shop, *arguments: str) -> None:
-        self._log = shop.directory / "output"
+    def __init__(self, shop: Shop, *arguments: str, log: str = "output") -> None:
+        self._log = shop.directory / log
         self.process = start_leashed(
             [sys.executable, "-u", "-W", "error", "-m", "holdfast", "run", *arguments],
             self._log,
@@ -79,8 +93,8 @@ class Running:
 
 
 @contextmanager
-def running(shop: Shop, *arguments: str) -> Iterator[Running]:
-    worker = Running(shop, *arguments)
+def running(shop: Shop, *arguments: str, log: str = "output") -> Iterator[Running]:
+    worker = Running(shop, *arguments, log=log)
     try:
         yield worker
     except BaseException as error:
@@ -140,7 +154,7 @@ def test_several_triggers_run_in_one_process_and_say_so(shop: Shop) -> None:
         assert worker.wait() == 0
         lines = worker.output.splitlines()
     assert lines[:4] == [
-        "Applied: 0001 state documents, 0002 records, 0003 jobs, 0004 outbox, 0005 engine records, 0006 listings",
+        f"Applied: {', '.join(EVERY_MIGRATION)}",
         "Trigger orders: reads orders (sqlalchemy), horizon server_time",
         "Trigger customers: reads customers (sqlalchemy), horizon identity",
         f"Running in process {worker.process.pid}. Stop with SIGTERM or Ctrl-C.",
@@ -244,3 +258,21 @@ def test_signal_in_the_middle_of_the_wait_for_it_does_not_hang() -> None:
         with event._cond:  # type: ignore[attr-defined]  # what the main thread holds inside event.wait()
             signal.raise_signal(signal.SIGTERM)
         assert event.wait(PATIENCE_SECONDS)
+
+
+def test_a_wrong_trigger_stops_alone_in_every_worker_and_the_commands_say_why(shop: Shop) -> None:
+    shop.write_app(HALF_WRONG_APP)
+    assert shop.cli("migrate").returncode == 0
+    job = shop.holdfast().job(topic="mail", name="mail")(lambda: None)
+    with running(shop) as worker, running(shop, log="second") as second:
+        for each in (worker, second):
+            wait_until(lambda each=each: "Running in process" in each.output, "both workers")  # type: ignore[misc]
+        job.enqueue()
+        wait_until(lambda: shop.rows("SELECT count(*) FROM holdfast_history") == [(1,)], "the job")
+        for each in (worker, second):
+            each.process.terminate()
+            assert each.wait() == 0
+            assert "Trigger invoices: does not run until this is mended: Table 'invoices' not found" in each.output
+            assert each.output.count("does not run until that is mended") == 1
+    assert "Trigger 'invoices' does not run: Table 'invoices' not found" in shop.cli("trigger", "list").stdout
+    assert_one_sentence(shop.cli("run", "--strict"), 2, "Table 'invoices' not found")

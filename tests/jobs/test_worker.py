@@ -165,7 +165,7 @@ def test_a_handler_that_ends_the_transaction_itself_is_told(work: Work) -> None:
     work.job(end, max_attempts=1).enqueue()
     with work.running():
         work.until_empty()
-    assert "ended context.transaction itself" in work.queue.dead_letters()[0]["error_message"]
+    assert "called commit() on context.transaction, which is refused" in work.queue.dead_letters()[0]["error_message"]
 
 
 def test_a_long_job_keeps_its_lease_and_others_do_not_get_it(queue: Queue) -> None:

@@ -189,3 +189,15 @@ def test_one_drain_time_for_all_and_what_outlives_it_is_given_up() -> None:
     assert [part.is_given_up for part in (quick, slow, slower)] == [False, True, True]
     slow.finishes.set()
     slower.finishes.set()
+
+
+def test_a_jobs_worker_that_loses_a_part_ends_the_process(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    monkeypatch.setattr("holdfast.jobs.worker.JobWorker._claim", _end)
+    shop.hf.job(topic="mail", name="mail")(lambda: None)
+    with pytest.raises(WorkerDiedError, match=r"The jobs' worker died: it has lost the fetcher\."):
+        shop.hf.run(handle_signals=False)
+
+
+def _end(*_: object) -> int:
+    raise SystemExit("planted")

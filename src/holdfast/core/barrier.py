@@ -61,6 +61,10 @@ class Barrier(Generic[_Listing, _Waiting]):
         is_waiting = found is None or self._pending is not None
         return Reading(self._bound, waiting=is_waiting, held_back_by=self._held_back_by(before))
 
+    def has_passed(self, position: object) -> bool:
+        """Return whether exactly that position may be read already, and no later one is waited for."""
+        return self._pending is None and self._bound == position
+
     def _held_back_by(self, before: tuple[object, _Waiting] | None) -> tuple[str, ...]:
         """Return who is waited for; not those just found, unless nothing at all can be read because of them."""
         if self._pending is None:

@@ -65,6 +65,8 @@ class WriterBarrier:
     def _look(self, connection: Connection) -> tuple[object, Writers]:
         highest, is_standby = connection.execute(self._highest_id).one()
         require_primary(is_standby)
+        if highest is not None and self._barrier.has_passed(highest + 1):
+            return highest + 1, frozenset()  # nothing is new, and nobody can write below what may be read already
         writers = frozenset((row[0], row[1]) for row in connection.execute(_WRITERS, {"relation": self._relation}))
         return None if highest is None else highest + 1, writers
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_MOST_DOUBLINGS = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -34,3 +36,8 @@ class RetryPolicy:
         except OverflowError:
             return self.max_delay_seconds
         return min(delay, self.max_delay_seconds)
+
+
+def doubling(first: float, longest: float, times: int) -> float:
+    """Return a pause that doubled so many times, up to the longest."""
+    return min(max(first, longest), first * float(1 << min(times, _MOST_DOUBLINGS)))

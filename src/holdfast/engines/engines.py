@@ -46,7 +46,7 @@ from .timers import TimerRunner
 from .worker import EngineWork, EngineWorker
 
 MOST_EMBEDDED_BYTES = 1024 * 1024
-_TEND_SECONDS = 2.0
+_TEND_SECONDS = 10.0
 _DRAIN_SECONDS = 10.0
 _SWEEP_SECONDS = 60.0
 _COUNT_SECONDS = 60.0
@@ -407,11 +407,16 @@ class Engines:
             )
         return EngineWorker(works, stop, telemetry=self._telemetry, clock=self._clock)
 
-    def chores(self) -> list[Chore]:
-        """Return what some process must do now and then for the queues and the dead letters."""
+    def chores(self, *, tends_queues: bool = True) -> list[Chore]:
+        """Return what some process must do now and then for the queues and the dead letters.
+
+        Queues in the jobs table need not be tended beside a jobs' worker: its watchdog does.
+        """
         if not self._declared:
             return []
-        found = [Chore("freeing what dead workers held", self._places.queues.tend, _TEND_SECONDS)]
+        is_tended = not tends_queues and isinstance(self._places.queues, DatabaseQueues)
+        tending = Chore("freeing what dead workers held", self._places.queues.tend, _TEND_SECONDS)
+        found = [] if is_tended else [tending]
         if any(self._places.queues.poison(self._first(name).settings.queue) is not None for name in self._declared):
             found.append(Chore("draining poison queues", self._drain_all, _DRAIN_SECONDS))
         if self.home is None:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.clock import Clock
-from ..core.retry import RetryPolicy
+from ..core.retry import RetryPolicy, doubling
 from .flow import EngineFlow
+from .queues.embedded import EmbeddedQueue
 from .queues.protocol import EngineQueue, Received
 from .telemetry import EngineTelemetry
 
 _LOOK_AROUND_SECONDS = 0.2
+_LEAST_REST_SECONDS = 0.02
+_LONGEST_REST_SECONDS = 10.0
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
@@ -46,6 +49,7 @@ class EngineWorker:
         self._telemetry = telemetry
         self._clock = clock
         self._slots = {work.name: threading.Semaphore(work.concurrency) for work in works}
+        self._wakes = {work.name: threading.Event() for work in works}
         self._running: set[threading.Thread] = set()
 
     def run(self) -> bool:
@@ -60,8 +64,28 @@ class EngineWorker:
         return True
 
     def _receive_for_ever(self, work: EngineWork) -> None:
-        failures_in_a_row = 0
+        wake = self._wakes[work.name]
+        news = work.queue.wake_ups(self._clock, wake.set) if isinstance(work.queue, EmbeddedQueue) else None
+        if news is not None:
+            news.start()
+        try:
+            self._receive(work, wake)
+        finally:
+            if news is not None:
+                news.stop()
+
+    def _rest_seconds(self, work: EngineWork, idle: int) -> float:
+        """Return how long to rest: longer and longer where new messages wake us, but never past one that is due."""
+        if not isinstance(work.queue, EmbeddedQueue) or not work.queue.notifies:
+            return work.poll_seconds
+        longest = doubling(work.poll_seconds, _LONGEST_REST_SECONDS, idle)
+        due_in = work.queue.seconds_to_next()
+        return longest if due_in is None else min(longest, max(_LEAST_REST_SECONDS, due_in))
+
+    def _receive(self, work: EngineWork, wake: threading.Event) -> None:
+        failures_in_a_row = idle = 0
         while not self._stop.is_set():
+            wake.clear()
             slots = self._take_slots(work)
             try:
                 received = work.queue.receive(slots, work.visibility_seconds) if slots else []
@@ -75,8 +99,9 @@ class EngineWorker:
             self._free_slots(work, slots - len(received))
             for message in received:
                 failures_in_a_row += not self._is_begun(work, message)
+            idle = 0 if received else idle + 1
             if slots and not received:
-                self._clock.wait(self._stop, work.poll_seconds)
+                self._clock.wait(wake, self._rest_seconds(work, idle))
 
     def _take_slots(self, work: EngineWork) -> int:
         """Return how many messages may be begun now; wait a moment for the first."""
@@ -115,7 +140,9 @@ class EngineWorker:
             self._free_slots(work, 1)
 
     def stopping(self) -> None:
-        """Nothing to do: the event is looked at."""
+        """End the rests of those who receive."""
+        for wake in self._wakes.values():
+            wake.set()
 
     def give_up(self) -> None:
         """Let what did not finish come again at once, uncounted."""

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock, SystemClock, new_id
 from ..core.errors import ConfigurationError
+from ..core.retry import doubling
 from ..core.telemetry import MetricsCollector
 from ..runtime.watch import Parts
 from .announcement import Announcement
@@ -39,6 +40,7 @@ _WAITING_SECONDS = 0.5
 _LONG_SECONDS = 60.0
 _LOOP_STUCK = "The event loop does not turn"
 _THREADS_STUCK = f"Every thread has been busy with one job for {_LONG_SECONDS:g} s"
+_LONGEST_REST = 5  # polls, where wake-ups come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,8 @@ class JobWorker:
         )
         self._overdue = Overdue(self._in_flight, self._clock, abandon=self._abandon, report=self._reporter.put)
         self._parts = Parts()
-        self._is_broken = False
+        self.dead_parts: list[str] = []
+        """The parts that died, for which it ended."""
         self._stuck: set[str] = set()
         self._keeper = Keeper(
             keeper_store or store,
@@ -187,7 +190,7 @@ class JobWorker:
         dead = self._parts.dead()
         if dead and not self._stop.is_set():
             self._telemetry.broken(dead)
-            self._is_broken = True
+            self.dead_parts = dead
             self._stop.set()
 
     def _look_around(self) -> None:
@@ -296,9 +299,12 @@ class JobWorker:
         if self._pace.capacity() - self._lost <= len(self._in_flight):
             return self._settings.poll_seconds
         poll = self._settings.poll_seconds
-        if not self._store.notifies:
-            poll = min(poll, _LEAST_POLL_SECONDS * 2 ** min(idle, 10))
-        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), self._claiming.retry_in_seconds()))
+        if self._store.notifies:
+            poll = doubling(poll, _LONGEST_REST * poll, idle)
+        else:
+            poll = min(poll, doubling(_LEAST_POLL_SECONDS, poll, idle))
+        retry = max(_LEAST_POLL_SECONDS, self._claiming.retry_in_seconds())  # due now, but perhaps not asked
+        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), retry))
 
     def _promote_due(self) -> int:
         """Let jobs whose time has come be claimed; return how many."""
@@ -310,11 +316,12 @@ class JobWorker:
 
     def _promoted(self) -> int:
         now = self._clock.monotonic()
-        promoted = self._store.promote()
-        due = self._store.next_due()
+        promoted, due = 0, self._store.next_due()
+        if due.seconds is not None and due.seconds <= 0:
+            promoted, due = self._store.promote(), self._store.next_due()
         self._suspects.heard(due.has_suspects)
-        if due.seconds is not None:
-            self._promote_at = now + min(self._settings.poll_seconds, max(_LEAST_POLL_SECONDS, due.seconds))
+        rest = self._settings.poll_seconds * (_LONGEST_REST if self._store.notifies else 1)
+        self._promote_at = now + (rest if due.seconds is None else min(rest, max(_LEAST_POLL_SECONDS, due.seconds)))
         return promoted + due.has_suspects
 
     def _start(self, jobs: Sequence[ClaimedJob]) -> int:
@@ -435,7 +442,7 @@ class JobWorker:
         self._threads.stop()
         self._loop.stop()
         self._announcement.withdraw()
-        return has_reported and not left and not self._is_broken and not self._lost
+        return has_reported and not left and not self.dead_parts and not self._lost
 
     def _are_ending(self) -> bool:
         """Return whether there is anything to wait for: reports that nobody sends are not."""

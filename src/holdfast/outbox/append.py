@@ -17,10 +17,16 @@ _MOST_AT_ONCE = 1000
 
 
 class Outbox:
-    """Takes messages. They commit with the caller's transaction or not at all [OUTBOX-1]."""
+    """Takes messages. They commit with the caller's transaction or not at all [OUTBOX-1].
+
+    On PostgreSQL an append wakes processors by NOTIFY when it commits. PostgreSQL refuses to PREPARE a transaction that
+    has done so: two-phase transactions of SQLAlchemy and psycopg are noticed and wake nobody; for those that are
+    prepared by SQL, set ``wakes_processors`` to False.
+    """
 
     def __init__(self, dialect: Callable[[], str]) -> None:
         self._dialect = dialect
+        self.wakes_processors = True
         self.max_message_bytes = MAX_MESSAGE_BYTES
 
     def append(
@@ -81,13 +87,13 @@ class Outbox:
             )
         found: list[Appended] = []
         for start in range(0, len(rows), _MOST_AT_ONCE):
-            found += _append(caller, rows[start : start + _MOST_AT_ONCE])
+            found += _append(caller, rows[start : start + _MOST_AT_ONCE], self.wakes_processors)
         return found
 
 
-def _append(caller: Caller, rows: Sequence[dict[str, object]]) -> list[Appended]:
+def _append(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> list[Appended]:
     with _missing_tables_told():
-        added = _HOW[caller.dialect](caller, rows)
+        added = _HOW[caller.dialect](caller, rows, wakes and caller.may_notify)
     found = []
     for row in rows:
         message_id = str(row["message_id"])
@@ -110,19 +116,21 @@ def _missing_tables_told() -> Iterator[None]:
         raise
 
 
-def _append_postgresql(caller: Caller, rows: Sequence[dict[str, object]]) -> set[str]:
+def _append_postgresql(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> set[str]:
     if len(rows) == 1:
-        return {row[0] for row in caller.run(named.statement("postgresql", "append_one"), rows[0])}
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+        values = {**rows[0], "wakes": wakes}
+        return {row[0] for row in caller.run(named.statement("postgresql", "append_one"), values)}
+    columns: dict[str, object] = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["wakes"] = wakes
     return {row[0] for row in caller.run(named.statement("postgresql", "append"), columns)}
 
 
-def _append_sqlite(caller: Caller, rows: Sequence[dict[str, object]]) -> set[str]:
+def _append_sqlite(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> set[str]:
     batch = json.dumps(rows, ensure_ascii=False)
     return {row[0] for row in caller.run(named.statement("sqlite", "append"), {"batch": batch})}
 
 
-def _append_mysql(caller: Caller, rows: Sequence[dict[str, object]]) -> set[str]:
+def _append_mysql(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> set[str]:
     told = {"transaction_group": caller.transaction_group(), "append_id": new_id(16)}
     caller.run_many(named.statement("mysql", "append"), [{**row, **told} for row in rows])
     return {row[0] for row in caller.run(named.statement("mysql", "appended"), told)}

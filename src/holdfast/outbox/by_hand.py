@@ -22,6 +22,7 @@ from .message import Checkpoint
 from .reader import OutboxReader, Selection
 from .schema import checkpoints_table, waiting_table
 from .upkeep import HeldBackBy, held_back_by
+from .wake_ups import tell_of_changes
 
 _WAITING_IS_SEEN = timedelta(seconds=30)
 _columns = checkpoints_table.c
@@ -337,6 +338,7 @@ class ByHand:
         """Return the places of a processor, locked until the transaction ends."""
         query = select(_columns.version).where(_columns.processor_id == processor_id).with_for_update()
         connection.execute(query).all()
+        tell_of_changes(connection)
         places = self._checkpoints.of(processor_id, connection=connection)
         if not places:
             raise self._unknown(processor_id)

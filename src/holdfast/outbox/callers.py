@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, TwoPhaseTransaction
 
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError, MessageError
@@ -23,6 +23,11 @@ class Caller(Protocol):
     """Runs statements inside the caller's transaction."""
 
     dialect: str
+
+    @property
+    def may_notify(self) -> bool:
+        """Return whether the transaction may use NOTIFY: one that is to be prepared may not."""
+        ...
 
     def run(self, sql: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """Run one statement and return its rows."""
@@ -74,6 +79,10 @@ class _SqlAlchemy:
                 "postgresql+psycopg://…, which has an asyncio form too."
             )
 
+    @property
+    def may_notify(self) -> bool:
+        return not isinstance(self._connection.get_transaction(), TwoPhaseTransaction)
+
     def run(self, sql: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         answer = self._connection.exec_driver_sql(sql, dict(values))
         return answer.fetchall() if answer.returns_rows else []
@@ -99,6 +108,10 @@ class _Psycopg:
             raise MessageError(_OUTSIDE + "Use with connection.transaction(): …")
         self._connection = connection
 
+    @property
+    def may_notify(self) -> bool:
+        return getattr(self._connection, "_tpc", None) is None
+
     def run(self, sql: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         import psycopg.rows
 
@@ -116,6 +129,7 @@ class _Psycopg:
 
 class _Sqlite3:
     dialect = "sqlite"
+    may_notify = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         begins_by_itself = connection.isolation_level is not None and getattr(connection, "autocommit", -1) is not True

@@ -169,7 +169,7 @@ class CheckpointStore:
         row = connection.exec_driver_sql(named.statement(self.dialect, "stored_checkpoint"), key).one_or_none()
         if row is None or not _holds(row, token):
             return CheckpointResult.NOT_IN_CHARGE, None
-        stored = _checkpoint(row[0], row[1])
+        stored = _checkpoint(None if row[0] is None else int(row[0]), row[1])  # the driver hands out xid8 as text
         if move is None or stored == move.expected:
             return CheckpointResult.STORED, row[5]
         return judge(stored, move), row[5]

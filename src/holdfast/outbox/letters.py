@@ -21,6 +21,7 @@ from ..runtime.idle_time import limit_idle_time
 from .checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId, Role
 from .message import Message
 from .schema import redeliveries_table
+from .wake_ups import tell_of_changes
 
 ENGINE_PREFIX = "processor:"
 QUEUE = "outbox"
@@ -144,6 +145,7 @@ class ProcessorHome:
                 refusals.append(_no_home(letter))
                 continue
             connection.execute(insert(redeliveries_table).values(_redelivery_of(letter, home)))
+            tell_of_changes(connection)
             retried_as = letter.item_id or letter.correlation_id
             kept.mark_retried(connection, letter, retried_as, actor)
             audit.record(connection, actor, "dlq retry", "/".join(key), {"retried_as": retried_as})

@@ -35,12 +35,16 @@ from .sessions import prepare_engine
 from .sinks.protocol import Sink, relaying
 from .telemetry import ProcessorTelemetry
 from .upkeep import Upkeep
+from .wake_ups import wake_ups
 
 LEASES = "holdfast.processors"
 _POOL_SIZE = 5
 _POOL_RECYCLE_SECONDS = 3595  # differs from the other pools, so that none is shared
 _HANDLERS_RECYCLE_SECONDS = 3594
 _SEQUENCER_POLL_SECONDS = 0.05
+_SEQUENCER_REST_SECONDS = 0.2
+_LONGEST_REST_SECONDS = 0.5
+_LONGEST_REST_SECONDS_IF_WOKEN = 5.0
 _DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
 _WAIT_SECONDS = 0.02
 _RELAY_STOPS = RetryPolicy(max_retries=10_000, base_delay_seconds=0.5, max_delay_seconds=60.0)
@@ -341,12 +345,17 @@ class Processors:
         """
         if not self.declared:
             return []
+        woken = wake_ups(self.engine)
         works = [
             LeasedWork(
                 f"Processor {partition}",
-                make=partial(self.runner, processor, partition, stop),
+                make=partial(self.runner, processor, partition, stop, is_told_of_changes=woken is not None),
                 check=partial(self._register, processor),
                 poll_seconds=processor.settings.poll_seconds,
+                longest_rest_seconds=_LONGEST_REST_SECONDS if woken is None else _LONGEST_REST_SECONDS_IF_WOKEN,
+                wake_ups=woken,
+                look_again=PartitionRunner.look_for_changes,
+                is_held_back=None if woken is None else PartitionRunner.is_held_back,
                 fault=(faults or {}).get(processor.title),
             )
             for processor in self.declared
@@ -354,7 +363,15 @@ class Processors:
             for partition in processor.partition_ids
         ]
         if self.engine.dialect.name in ("mysql", "mariadb"):
-            works.append(LeasedWork(Sequencer.title, self.sequencer, self.sequencer, _SEQUENCER_POLL_SECONDS))
+            works.append(
+                LeasedWork(
+                    Sequencer.title,
+                    make=self.sequencer,
+                    check=self.sequencer,
+                    poll_seconds=_SEQUENCER_POLL_SECONDS,
+                    longest_rest_seconds=_SEQUENCER_REST_SECONDS,
+                )
+            )
         return works
 
     def chores(self) -> list[Chore]:
@@ -371,6 +388,7 @@ class Processors:
         processor: Processor,
         partition: PartitionId,
         stop: threading.Event | None = None,
+        is_told_of_changes: bool = False,
     ) -> PartitionRunner:
         """Return what runs one partition."""
         engine, checkpoints = self.engine, self.checkpoints
@@ -385,6 +403,7 @@ class Processors:
             telemetry=self._telemetry,
             clock=self._clock,
             stop=stop,
+            is_told_of_changes=is_told_of_changes,
         )
 
     def _reader(self, processor: Processor, partition: PartitionId) -> OutboxReader:

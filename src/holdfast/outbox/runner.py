@@ -44,8 +44,8 @@ from .telemetry import ProcessorTelemetry
 
 _RELEASE_SECONDS = 5.0
 _TELL_WAITING_SECONDS = 5.0
-_REDELIVERIES_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
+_LOOK_SECONDS_IF_TOLD = 20.0
 _LOOK_AROUND_SECONDS = 0.2
 
 
@@ -74,6 +74,7 @@ class PartitionRunner:
         telemetry: ProcessorTelemetry,
         clock: Clock,
         stop: threading.Event | None = None,
+        is_told_of_changes: bool = False,
     ) -> None:
         self._processor = processor
         self._settings = processor.settings
@@ -93,6 +94,7 @@ class PartitionRunner:
         self._told_waiting_at = 0.0
         self._redeliveries_at = 0.0
         self._look_at = 0.0
+        self._look_seconds = _LOOK_SECONDS_IF_TOLD if is_told_of_changes else _LOOK_SECONDS
         self._is_failing = False
 
     @property
@@ -118,6 +120,17 @@ class PartitionRunner:
         finally:
             self._place = None
             self._release(lease)
+
+    def is_held_back(self) -> bool:
+        """Return whether messages are committed that cannot be read yet, since an older transaction is open."""
+        last, place = self._reader.last(), self._place
+        if last is None or place is None:
+            return False
+        return place.checkpoint is None or last > place.checkpoint
+
+    def look_for_changes(self) -> None:
+        """Look at the next step for what people have changed: it need not wait until it is due."""
+        self._redeliveries_at = self._look_at = 0.0
 
     def process_batch(self, lease: HeldLease) -> Step:
         """Deliver what was put back by hand, then the next batch, and move the checkpoint."""
@@ -156,15 +169,16 @@ class PartitionRunner:
         self._cluster.check(place)
         self._place = place
 
-    def _look_for_changes(self, lease: HeldLease) -> None:
+    def _has_been_changed(self, lease: HeldLease) -> bool:
         """While nothing comes, notice what people do: a checkpoint moved by hand, a stop, a promotion."""
-        now = self._clock.monotonic()
+        now, known = self._clock.monotonic(), self._place
         if now < self._look_at:
-            return
-        self._look_at = now + _LOOK_SECONDS
+            return False
+        self._look_at = now + self._look_seconds
         place = self._checkpoints.get(self.id)
         self._require_runnable(place)
         self._place = place if place is not None and place.fencing_token == lease.fencing_token else None
+        return self._place is None or known is None or self._place.checkpoint != known.checkpoint
 
     def _outdated_token(self, lease: HeldLease) -> str:
         stored = self._checkpoints.get(self.id)
@@ -198,8 +212,7 @@ class PartitionRunner:
         place = self._known_place()
         batch = self._reader.read(place.checkpoint, self._settings.batch_size)
         if batch.reached is None:
-            self._look_for_changes(lease)
-            return Step(0, caught_up=True)
+            return Step(0, caught_up=not self._has_been_changed(lease))
         move = Move(place.checkpoint, batch.reached, batch.highest_position)
         if batch.messages:
             self._deliver(batch, move, lease)
@@ -421,7 +434,7 @@ class PartitionRunner:
             return None
         found = self._letters.next_redelivery(self.id)
         if found is None:
-            self._redeliveries_at = now + _REDELIVERIES_SECONDS
+            self._redeliveries_at = now + self._look_seconds
             return None
         self._deliver_again(found, lease)
         return Step(1, caught_up=False)

@@ -19,7 +19,7 @@ from .message import Checkpoint
 from .statements import named
 
 _log = logging.getLogger("holdfast.outbox")
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS = 30.0
 _WORTH_TELLING_SECONDS = 10.0
 _TELL_AGAIN_SECONDS = 60.0
 _PRUNE_SECONDS = 3600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +23,7 @@ from ..core.errors import (
     StoppedError,
     UnreadableStateError,
 )
-from ..core.retry import RetryPolicy
+from ..core.retry import RetryPolicy, doubling
 from ..core.types import FencingToken
 
 _log = logging.getLogger("holdfast.worker")
@@ -87,6 +87,11 @@ class LeasedWork:
         make: returns what runs it; called when it first runs, for it may have to look at a database.
         check: looks whether it can run, and raises what is wrong; called again after it was wrong.
         poll_seconds: how long it rests when there is nothing to do.
+        longest_rest_seconds: how long it rests when there was nothing to do for a while.
+        wake_ups: has the function passed to it called while a block runs, whenever there may be something to do: with
+            True when people have changed something.
+        look_again: has its runner look at what people have changed.
+        is_held_back: tells of its runner whether something waits that comes without a wake-up.
         fault: what is known to be wrong with it already.
     """
 
@@ -94,7 +99,15 @@ class LeasedWork:
     make: Callable[[], LeasedRunner[Any]]
     check: Callable[[], object]
     poll_seconds: float = 1.0
+    longest_rest_seconds: float = 0.0
+    wake_ups: Callable[[Callable[[bool], None]], AbstractContextManager[None]] | None = None
+    look_again: Callable[[Any], None] | None = None
+    is_held_back: Callable[[Any], bool] | None = None
     fault: DbError | None = None
+
+    def rest_seconds(self, idle_rounds: int) -> float:
+        """Return how long to rest after so many rounds in a row that found nothing: twice as long after each."""
+        return doubling(self.poll_seconds, self.longest_rest_seconds, idle_rounds)
 
 
 class LeasedPart:
@@ -110,6 +123,7 @@ class LeasedPart:
         self._lease: Lease | None = None
         self._fault = work.fault
         self._failures = 0
+        self._idle_rounds = 0
         self._standby_seconds = 0.0
 
     @property
@@ -123,8 +137,13 @@ class LeasedPart:
         Raises:
             DbError: it is wrong, and whoever started it would rather have it end than wait to be mended.
         """
-        if self._fault is not None:
-            self._rest(_WHILE_WRONG.delay_for_attempt(0))
+        with nullcontext() if self._work.wake_ups is None else self._work.wake_ups(self.wake):
+            if self._fault is not None:
+                self._rest(_WHILE_WRONG.delay_for_attempt(0))
+            self._keep_running()
+        return True
+
+    def _keep_running(self) -> None:
         while not self._stop.is_set():
             try:
                 self._run_checked()
@@ -136,10 +155,12 @@ class LeasedPart:
                 self._failures += 1
                 self._standby_seconds = 0.0
                 self._rest(_AFTER_ERRORS.delay_for_attempt(self._failures))
-        return True
 
-    def wake(self) -> None:
-        """End a rest: there may be something to do."""
+    def wake(self, by_people: bool = False) -> None:
+        """End a rest: there may be something to do, or people have changed something."""
+        if by_people and self._runner is not None and self._work.look_again is not None:
+            self._work.look_again(self._runner)
+        self._idle_rounds = 0
         self._wake.set()
 
     def stopping(self) -> None:
@@ -169,8 +190,14 @@ class LeasedPart:
         outcome = runner.process_batch(lease)
         if outcome.delivered:
             self._failures = 0
+        if outcome.delivered or not outcome.caught_up:
+            self._idle_rounds = 0
         if outcome.caught_up:
-            self._rest(self._work.poll_seconds)
+            self._rest(self._work.rest_seconds(self._idle_rounds))
+            self._idle_rounds += not (self._idle_rounds == 0 and self._waits_for_others(runner))
+
+    def _waits_for_others(self, runner: LeasedRunner[Any]) -> bool:
+        return self._work.is_held_back is not None and self._work.is_held_back(runner)
 
     def _stand_by(self, held: LeaseConflictError) -> None:
         """Wait for whoever holds the lease: less and less eagerly, since it may hold it for ever."""

@@ -47,18 +47,32 @@ class Part(Protocol):
 
 @dataclass(eq=False)
 class WorkerPart:
-    """A part that looks at the stop event and at the drain time itself."""
+    """A part that looks at the stop event and at the drain time itself.
+
+    Args:
+        title: what people call it.
+        work: runs it, and returns whether all of it was finished.
+        dead: tells which parts of its own it has lost.
+    """
 
     title: str
     work: Callable[[], bool]
+    dead: Callable[[], Sequence[str]] = list
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> bool:
-        """Work until the end."""
+        """Work until the end.
+
+        Raises:
+            WorkerDiedError: it ended because it had lost a part of its own.
+        """
         try:
-            return self.work()
+            has_finished = self.work()
         finally:
             self._ended.set()
+        if dead := self.dead():
+            raise WorkerDiedError(f"it has lost {' and '.join(dead)}", has_drained=has_finished)
+        return has_finished
 
     def stopping(self) -> None:
         """Nothing to do: it looks at the event."""
@@ -121,6 +135,9 @@ class Supervisor:
     def _run_part(self, part: Part) -> None:
         try:
             has_finished = part.run()
+        except WorkerDiedError as error:
+            self._died(part, str(error))
+            return
         except BaseException as error:  # whatever it is, nobody would do this part's work any more
             _log.exception("%s died", part.title)
             self._died(part, told(error))

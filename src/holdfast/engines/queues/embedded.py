@@ -16,12 +16,13 @@ from sqlalchemy import and_, delete, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from ...core.clock import new_id
+from ...core.clock import Clock, new_id
 from ...core.errors import LostLeaseError
 from ...jobs.listing import jobs_table
 from ...jobs.model import Claim, ClaimedJob, Enqueued, JobStatus, NewJob, PutBack, WorkerId
 from ...jobs.settings import ENGINE_TOPICS
 from ...jobs.stores.base import SqlJobStore
+from ...jobs.stores.protocol import WakeUps
 from ...jobs.texts import storable
 from ...records.database import changing, reading
 from ...records.times import database_now, database_time
@@ -45,12 +46,18 @@ class EmbeddedQueue:
         self._store = store
         self._name = name
         self._visibility_seconds = visibility_seconds
+        self._due_in_seconds: float | None = None
         self._worker = WorkerId(f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
 
     @property
     def name(self) -> str:
         """Return the queue's name."""
         return self._name
+
+    @property
+    def notifies(self) -> bool:
+        """Return whether new messages are told of."""
+        return self._store.notifies
 
     @property
     def topic(self) -> str:
@@ -89,9 +96,19 @@ class EmbeddedQueue:
 
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Claim messages whose time has come. The claim is the lease."""
-        self._store.promote()
+        self._due_in_seconds = self._store.next_due().seconds
+        if self._due_in_seconds is not None and self._due_in_seconds <= 0:
+            self._store.promote()
         wanted = {self.topic: [OPERATION]}
         return [_received(job) for job in self._store.claim(self._worker, wanted, most)]
+
+    def wake_ups(self, clock: Clock, on_messages: Callable[[], None]) -> WakeUps | None:
+        """Return what tells of new messages; None where they must be polled for."""
+        return self._store.wake_ups({self.topic: [OPERATION]}, clock, on_jobs=on_messages, on_cancel=on_messages)
+
+    def seconds_to_next(self) -> float | None:
+        """Return how long it was, when last received, until a message or a job is due; None when none waits."""
+        return self._due_in_seconds
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         """Extend the lease by its own time.

@@ -32,15 +32,14 @@ class TopicListener(Listener):
     def __init__(
         self,
         engine: Engine,
-        clock: Clock,
         *,
         on_topic: Callable[[str | None], None],
         on_cancel: Callable[[], None],
     ) -> None:
-        super().__init__(engine, frozenset(), clock, on_jobs=lambda: on_topic(None), on_cancel=on_cancel)
+        super().__init__(engine, frozenset(), on_jobs=lambda: on_topic(None), on_cancel=on_cancel)
         self._on_topic = on_topic
 
-    def _heard(self, payload: str) -> None:
+    def _heard(self, payload: str | None) -> None:
         if payload == CANCELLED:
             self._on_cancel()
         else:
@@ -92,7 +91,7 @@ class Watch:
             before_reap=self._say_alive,  # so that the loss of a worker is not taken for the server's
         )
         self._listener = (
-            TopicListener(store.engine, clock, on_topic=self._heard, on_cancel=on_cancel) if store.notifies else None
+            TopicListener(store.engine, on_topic=self._heard, on_cancel=on_cancel) if store.notifies else None
         )
         self._stop = threading.Event()
         housekeeping = Housekeeping(chores, self._stop, clock=clock)

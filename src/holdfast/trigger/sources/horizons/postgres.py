@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Connection
@@ -12,6 +15,7 @@ from ....core.barrier import Barrier, Reading
 from ....core.errors import MissingGrantError, SourceConfigurationError
 from ....core.postgres_writers import FAMILY, WriterBarrier, require_primary
 from ..inspection import CursorFacts
+from .samples import Sample, samples_of
 from .ticks import floor_to_precision, moments_ahead
 
 # Tells whether this server is a standby, and whether a subscription writes the table. Expected rows: 1.
@@ -36,12 +40,13 @@ FROM present
 # Finds xids that this cluster has not reached: the table was restored from another one. Expected rows: 1.
 _FOREIGN_XIDS = "SELECT EXISTS (SELECT FROM {table} WHERE {column} >= pg_snapshot_xmax(pg_current_snapshot()))"
 
-# [HORIZON-PG-TIME] No open transaction of this database began below this. now() is fixed before the scan starts, so a
-# transaction the scan misses began after it; the margin covers one that has its time but has not reported it yet.
-# Autovacuum workers are left out: they write no rows. Expected rows: 1.
+# [HORIZON-PG-TIME] No open transaction of this database began below both, a margin before the first. now() is fixed
+# before the scan starts, so a transaction the scan misses began after it; the margin covers one that has its time but
+# has not reported it yet. Autovacuum workers are left out: they write no rows. Expected rows: 1.
 _OLDEST_TRANSACTION = text(
     """
-SELECT least(now() - CAST(:margin AS interval), min(xact_start)),
+SELECT now(),
+       min(xact_start),
        (array_agg(pid ORDER BY xact_start) FILTER (WHERE xact_start IS NOT NULL))[1],
        extract(epoch FROM now() - min(xact_start)),
        min(pid) FILTER (WHERE state = 'disabled'),
@@ -116,6 +121,7 @@ class XidHorizon:
     def __init__(self, table: Table, facts: CursorFacts) -> None:
         self._table = table
         self._facts = facts
+        self._used: Sample[Sequence[Any]] | None = None
 
     def prepare(self, connection: Connection) -> None:
         """Refuse a standby, a subscribed table, and a table restored from another cluster."""
@@ -131,7 +137,8 @@ class XidHorizon:
 
     def advance(self, connection: Connection) -> Reading:
         """Return the oldest running transaction's id."""
-        oldest, is_standby, pid, gid = connection.execute(_OLDEST_RUNNING_XID).one()
+        self._used = samples_of(connection.engine).newest(connection, "xid8", _oldest_running, self._used)
+        oldest, is_standby, pid, gid = self._used.value
         require_primary(is_standby)
         held = (f"transaction of pid {pid}",) if pid is not None else ()
         return Reading(oldest, held_back_by=held if gid is None else (f"prepared transaction '{gid}'",))
@@ -154,6 +161,7 @@ class ServerTimeHorizon:
         self._has_zone = bool(getattr(facts.type, "timezone", False))
         self._zone = None if facts.clock is None else facts.clock.zone
         self._oldest: tuple[str, ...] = ()
+        self._used: Sample[Sessions] | None = None
         self._barrier: Barrier[Prepared, Prepared] = Barrier(
             self._look, lambda prepared: prepared, frozenset.intersection, _describe_prepared
         )
@@ -161,7 +169,7 @@ class ServerTimeHorizon:
     def prepare(self, connection: Connection) -> None:
         """Refuse a standby, a subscribed table, and a role that cannot see when other transactions began."""
         _require_local_writes(connection, self._table)
-        self._look(connection)
+        _require_told(_sessions(connection).row)
 
     def advance(self, connection: Connection) -> Reading:
         """Return the oldest open transaction's start, once every transaction prepared at that time has ended."""
@@ -169,32 +177,67 @@ class ServerTimeHorizon:
         return Reading(reading.bound, waiting=True, held_back_by=(*reading.held_back_by, *self._oldest))
 
     def _look(self, connection: Connection) -> tuple[object, Prepared]:
-        """Look at sessions first: one that prepares its transaction in between is found among the prepared ones."""
-        moment, pid, age, unseen, role, may_see, is_tracked, is_standby = connection.execute(
-            _OLDEST_TRANSACTION, {"margin": self._margin}
-        ).one()
-        require_primary(is_standby)
-        if not may_see:
-            raise MissingGrantError(
-                f"Role '{role}' cannot see when other sessions' transactions began, so a late commit could be skipped. "
-                f'Run as a superuser: GRANT pg_read_all_stats TO "{role}"'
-            )
-        if unseen is not None or not is_tracked:
-            who = "This server" if unseen is None else f"The session of pid {unseen}"
-            raise SourceConfigurationError(
-                f"{who} has track_activities = off, so nobody sees when a transaction began and a late commit could be "
-                "skipped. Set track_activities = on for every role and database, and reconnect."
-            )
-        prepared = frozenset((row[0], row[1]) for row in connection.execute(_PREPARED))
+        self._used = samples_of(connection.engine).newest(connection, "server_time", _sessions, self._used)
+        sessions = self._used.value
+        _require_told(sessions.row)
+        now, oldest, pid, age = sessions.row[:4]
         is_held = pid is not None and age >= _WORTH_TELLING_SECONDS
         self._oldest = (f"transaction of pid {pid}, open for {age:.0f} s",) if is_held else ()
-        return self._bound(connection, moment.astimezone(UTC)), prepared
+        moment = now - self._margin if oldest is None else min(now - self._margin, oldest)
+        return self._bound(connection, sessions, moment.astimezone(UTC)), sessions.prepared
 
-    def _bound(self, connection: Connection, moment: datetime) -> object:
+    def _bound(self, connection: Connection, sessions: Sessions, moment: datetime) -> object:
         """Return a moment as the column would hold it, rounded down to its ticks."""
         if not self._has_zone:
-            moment = _earliest_local(connection, moments_ahead(moment), self._zone)
+            moment = sessions.earliest_local(connection, moment, self._zone)
         return moment.date() if self._whole_days else floor_to_precision(moment, self._digits)
+
+
+def _oldest_running(connection: Connection) -> Sequence[Any]:
+    return connection.execute(_OLDEST_RUNNING_XID).one()
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """What was found out about the sessions of a database, and then about its prepared transactions."""
+
+    row: Sequence[Any]
+    prepared: Prepared
+    _locals: dict[tuple[datetime, str | None], datetime] = field(default_factory=dict)
+
+    def earliest_local(self, connection: Connection, moment: datetime, zone: str | None) -> datetime:
+        """Return the earliest local time of a moment and those ahead; asked for once by all who share this."""
+        if (moment, zone) not in self._locals:
+            self._locals[moment, zone] = _earliest_local(connection, moments_ahead(moment), zone)
+        return self._locals[moment, zone]
+
+
+def _sessions(connection: Connection) -> Sessions:
+    """Look at sessions first: one that prepares its transaction in between is found among the prepared ones."""
+    row = connection.execute(_OLDEST_TRANSACTION).one()
+    return Sessions(row, frozenset((each[0], each[1]) for each in connection.execute(_PREPARED)))
+
+
+def _require_told(row: Sequence[Any]) -> None:
+    """Refuse a standby, and what hides when a transaction began.
+
+    Raises:
+        MissingGrantError: the role may not see it.
+        SourceConfigurationError: a session does not tell it, or this is a standby.
+    """
+    unseen, role, may_see, is_tracked, is_standby = row[4:]
+    require_primary(is_standby)
+    if not may_see:
+        raise MissingGrantError(
+            f"Role '{role}' cannot see when other sessions' transactions began, so a late commit could be skipped. "
+            f'Run as a superuser: GRANT pg_read_all_stats TO "{role}"'
+        )
+    if unseen is not None or not is_tracked:
+        who = "This server" if unseen is None else f"The session of pid {unseen}"
+        raise SourceConfigurationError(
+            f"{who} has track_activities = off, so nobody sees when a transaction began and a late commit could be "
+            "skipped. Set track_activities = on for every role and database, and reconnect."
+        )
 
 
 def _earliest_local(connection: Connection, moments: list[datetime], zone: str | None) -> datetime:

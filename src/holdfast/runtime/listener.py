@@ -1,0 +1,124 @@
+"""Wakes what waits in this process when PostgreSQL says that there is something to do: one connection for everyone.
+
+While it cannot listen, everybody's own polling goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..core.clock import Clock, SystemClock
+
+_LOOK_AROUND_SECONDS = 0.5
+_AFTER_ERROR_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Subscription:
+    """Who wants to hear of a channel: ``heard`` with each payload, None whenever something may have been missed."""
+
+    listener: Listener
+    channel: str
+    heard: Callable[[str | None], None]
+
+    def close(self) -> None:
+        """Hear no more."""
+        self.listener.remove(self)
+
+
+class Listener:
+    """Listens for all subscriptions to one database, on a thread and a connection that exist while there are any."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._subscriptions: list[Subscription] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its thread lives, while there is anyone to listen for."""
+        return self._thread is None or self._thread.is_alive()
+
+    def subscribe(self, engine: Engine, channel: str, heard: Callable[[str | None], None]) -> Subscription:
+        """Have ``heard`` called from now on, on the listener's thread."""
+        subscription = Subscription(self, channel, heard)
+        with self._lock:
+            self._subscriptions.append(subscription)
+            if self._thread is None:
+                self._stop = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(engine, self._stop), name="holdfast-listener", daemon=True
+                )
+                self._thread.start()
+        return subscription
+
+    def remove(self, subscription: Subscription) -> None:
+        """Forget a subscription; the last one ends the thread and the connection."""
+        with self._lock:
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+            if self._subscriptions or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+            self._stop.set()
+        if thread is not threading.current_thread():
+            thread.join(_STOP_SECONDS)
+
+    def _run(self, engine: Engine, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                self._listen(engine, stop)
+            except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error):
+                self._clock.wait(stop, _AFTER_ERROR_SECONDS)
+
+    def _listen(self, engine: Engine, stop: threading.Event) -> None:
+        connection = engine.connect()
+        driver: Any = connection.connection.driver_connection
+        connection.detach()
+        known: list[Subscription] = []
+        try:
+            driver.autocommit = True
+            while not stop.is_set():
+                known = self._listening_for_all(driver, known)
+                for note in driver.notifies(timeout=_LOOK_AROUND_SECONDS, stop_after=1):
+                    self._tell(note.channel, note.payload)
+        finally:
+            with suppress(SQLAlchemyError):
+                connection.close()
+
+    def _listening_for_all(self, driver: Any, known: list[Subscription]) -> list[Subscription]:
+        """Listen on channels that are new, and tell who is new that something may have come before."""
+        with self._lock:
+            present = list(self._subscriptions)
+        new = [each for each in present if each not in known]
+        for channel in {each.channel for each in new} - {each.channel for each in known}:
+            driver.execute(f"LISTEN {channel}")
+        for each in new:
+            each.heard(None)
+        return present
+
+    def _tell(self, channel: str, payload: str) -> None:
+        with self._lock:
+            present = list(self._subscriptions)
+        for each in present:
+            if each.channel == channel:
+                each.heard(payload)
+
+
+_listeners: dict[str, Listener] = {}
+
+
+def listen(engine: Engine, channel: str, heard: Callable[[str | None], None]) -> Subscription:
+    """Subscribe to a channel of a PostgreSQL database; everyone in this process shares one connection to it."""
+    where = engine.url.render_as_string(hide_password=False)
+    return _listeners.setdefault(where, Listener()).subscribe(engine, channel, heard)
