@@ -64,6 +64,12 @@ class Queue:
         [job] = self.claim(1, worker)
         return job
 
+    def claim_suspect(self, worker: WorkerId = ANNE) -> ClaimedJob:
+        """Claim the suspect that has waited longest."""
+        found = self.store.claim_suspect(worker, lambda topic, operation: True)
+        assert found is not None
+        return found.job
+
     def step(self, seconds: float) -> None:
         """Let the database's time, as the statements are told it, go on."""
         self.ahead_seconds += seconds

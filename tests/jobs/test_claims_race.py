@@ -99,6 +99,8 @@ class Worker:
     def _round(self) -> int:
         repeated(self._store.promote)
         jobs = repeated(lambda: self._store.claim(self._id, {"email": ["send"]}, 7))
+        suspect = repeated(lambda: self._store.claim_suspect(self._id, lambda topic, operation: True))
+        jobs += [suspect.job] if suspect is not None else []
         self._account.claimed += [job.claim for job in jobs]
         if jobs:
             repeated(lambda: self._store.heartbeat(self._id, [job.claim for job in jobs]))
@@ -259,9 +261,9 @@ class TestPlantedBug:
     def test_with_the_guard_the_old_claim_changes_nothing(self, queue: Queue) -> None:
         old, new = self.claimed_again(queue)
         assert queue.store.complete(ANNE, [Success(old.claim, 1)]) == set()
-        assert ends_of(queue) == [(1, "Failed")]
+        assert ends_of(queue) == []
         assert queue.store.complete(ANNE, [Success(new.claim, 1)]) == {new.claim}
-        assert ends_of(queue) == [(1, "Failed"), (2, "Succeeded")]
+        assert ends_of(queue) == [(2, "Succeeded")]
 
     def test_without_the_attempt_in_the_guard_it_ends_a_second_time(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
@@ -269,7 +271,7 @@ class TestPlantedBug:
         old, new = self.claimed_again(queue)
         plant(monkeypatch)
         assert queue.store.complete(ANNE, [Success(old.claim, 1)])
-        assert len(ends_of(queue)) == 2
+        assert len(ends_of(queue)) == 1
         assert queue.store.get(old.id) is None
         assert queue.store.heartbeat(ANNE, [new.claim]) == {}
 
@@ -278,10 +280,8 @@ class TestPlantedBug:
         queue.add(retry_base_seconds=0.001)
         old = queue.claim_one()
         queue.step(31)
-        assert queue.store.reap() == {old.claim: JobStatus.SCHEDULED}
-        queue.step(1)
-        assert queue.store.promote() == 1
-        new = queue.claim_one()
+        assert queue.store.reap() == {old.claim: JobStatus.SUSPECT}
+        new = queue.claim_suspect()
         assert new.claim == Claim(old.id, new.attempt)
         return old, new
 

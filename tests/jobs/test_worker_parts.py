@@ -219,7 +219,7 @@ def _check_abandoned(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
             ended.set()
 
     work = Work(queue)
-    stuck = work.job(linger, max_attempts=1, max_seconds=0.2)
+    stuck = work.job(linger, max_attempts=1, max_seconds=1)
     other = work.job(_nothing)
     with work.running():
         stuck.enqueue()

@@ -131,8 +131,15 @@ class HandlerTransaction:
             self._keep_place()
         if self._connection is None:
             self._open()
+            self._require_uncut()
         assert self._connection is not None
         return self._connection
+
+    def _require_uncut(self) -> None:
+        """Let go of a connection that was opened while it was cut off."""
+        if self._is_broken:
+            self._let_go()
+            raise HandlerError(OVER)
 
     def lend(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
         """Call a function with the connection. If the work ends meanwhile, it is left to this thread to let go."""

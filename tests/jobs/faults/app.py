@@ -154,8 +154,9 @@ def plant(bug: str) -> None:
 
     def unguarded(named: NamedSql, dialect: str, file_name: str) -> str:
         sql = re.sub(r"\s+AND job\.attempt = (report|held)\.attempt", "", guarded(named, dialect, file_name))
+        sql = sql.replace(" AND attempt = :attempt", "")
         if bug == NO_FENCE:
-            sql = re.sub(r"\s+AND job\.locked_by = :worker", "", sql)
+            sql = re.sub(r"\s+AND (job\.)?locked_by = :worker", "", sql)
         sql = sql.replace("(job.id, job.attempt) IN (:claims)", "job.id IN (:ids)")
         by_claim = "(job.id, job.attempt) IN (SELECT report.id, report.attempt"
         return sql.replace(by_claim, "(job.id, job.id) IN (SELECT report.id, report.id")

@@ -182,8 +182,9 @@ def test_a_worker_whose_loop_is_blocked_leaves_the_work_to_others(postgres_url: 
         assert scene.done() == 20
         most = scene.rows("SELECT max(attempt) AS n FROM holdfast_history WHERE operation = 'turn'")[0]["n"]
         assert most <= 5  # it gives back what it had claimed, and does not claim that again at once
-        [told] = [worker.output for worker in scene.workers if "blocking" in worker.output]
-        assert told.count("The event loop does not turn") == 1
+        [blocked] = [worker for worker in scene.workers if "blocking" in worker.output]
+        blocked.wait_for_line("The event loop does not turn")
+        assert blocked.output.count("The event loop does not turn") == 1
 
 
 def test_a_child_task_that_exits_ends_neither_the_loop_nor_a_worker(postgres_url: str) -> None:
