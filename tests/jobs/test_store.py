@@ -878,5 +878,5 @@ def test_no_row_can_exist_that_could_not_end(queue: Queue, column: str, longest:
     added = queue.store.enqueue(fitting)
     [job] = queue.claim(topics=(fitting.topic,))
     queue.step(31)
-    assert queue.store.reap() == {job.claim: JobStatus.SCHEDULED}
-    assert queue.status(added.id) == "scheduled"
+    assert queue.store.reap() == {job.claim: JobStatus.SUSPECT}
+    assert queue.status(added.id) == "suspect"

@@ -78,6 +78,16 @@ class LentConnection(Connection):
         """Let the handler use it, on this thread."""
         self._phase, self._thread = Phase.LENT, threading.get_ident()
 
+    def go_on_here(self) -> None:
+        """Let the handler use it on this thread: the steps of an ``async def`` handler have one of their own.
+
+        Raises:
+            HandlerError: it was taken back.
+        """
+        if self._phase is not Phase.LENT:
+            raise HandlerError(OVER)
+        self._thread = threading.get_ident()
+
     def take_back(self) -> None:
         """Let only this thread use it: what the handler left behind is refused from now on."""
         self._phase, self._thread = Phase.SETTLING, threading.get_ident()

@@ -145,7 +145,9 @@ class HandlerTransaction:
         """Call a function with the connection. If the work ends meanwhile, it is left to this thread to let go."""
         with self._in_use:
             try:
-                return function(self.connection, *args, **kwargs)
+                connection = self.connection
+                connection.go_on_here()
+                return function(connection, *args, **kwargs)
             finally:
                 if self._has_ended:
                     self._let_go()
@@ -333,7 +335,8 @@ class HandlerTransaction:
         try:
             if connection is not None:
                 pulse.remove(self)
-                _give_back(connection, is_broken=self._is_broken)
+                # SQLAlchemy takes a transaction whose end was refused for ended: its pool would not undo it
+                _give_back(connection, is_broken=self._is_broken or connection.refusal is not None)
                 if self._engine.dialect.name == "sqlite":
                     self._protect(False)
         finally:
