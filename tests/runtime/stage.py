@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 from holdfast import EngineProvider
 from tests.runtime.account import Outcome, violations
 from tests.runtime.async_ways import ASYNC_WAYS, AsyncWay
-from tests.runtime.scenes import TABLES, AsyncScene, Call, Deliberate, Ending, Scene
+from tests.runtime.scenes import TABLES, AsyncScene, Call, Deliberate, Ending
 from tests.runtime.ways import PROCEDURES, WAYS, Then, Way
 from tests.runtime.workloads import WORKLOADS, Workload
 
@@ -78,9 +78,7 @@ class Stage:
     def violations(self, chosen: Sequence[Cell]) -> dict[str, list[str]]:
         """Run the cells; return the broken promises by item."""
         outcomes = self.play(chosen)
-        judged = {
-            cell.item: violations(outcomes[cell.item], cell.then(self.database), cell.ending) for cell in chosen
-        }
+        judged = {cell.item: violations(outcomes[cell.item], cell.then(self.database), cell.ending) for cell in chosen}
         return {item: found for item, found in judged.items() if found}
 
     def scene(self, item: str, context: Any) -> AsyncScene:

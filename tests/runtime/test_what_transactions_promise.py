@@ -37,9 +37,7 @@ def run(request: pytest.FixtureRequest, new_database: NewDatabase) -> Iterator[d
 
 
 @pytest.mark.parametrize(("run", "cell"), _cells_of_all(is_async=False), indirect=["run"])
-def test_a_transaction_keeps_its_promise(
-    run: dict[str, Outcome], cell: Cell, request: pytest.FixtureRequest
-) -> None:
+def test_a_transaction_keeps_its_promise(run: dict[str, Outcome], cell: Cell, request: pytest.FixtureRequest) -> None:
     assert _broken(run, cell, request) == []
 
 

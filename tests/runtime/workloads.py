@@ -1,4 +1,4 @@
-"""The four workloads, each as one adapter: declare a handler, run its items until nothing more happens, say how it ended.
+"""The four workloads, one adapter each: declare a handler, run items until nothing more happens, say how they ended.
 
 Only public means are used. An item is one row of a trigger, one job, one message of a processor or of an engine.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import text
@@ -58,6 +58,18 @@ class Workload(ABC):
         """Run until nothing more happens to any item; return what is recorded of each."""
 
     @abstractmethod
+    def try_once(self, item: str, handle: Handle) -> None:
+        """Run an item until its handler was called once, or nothing can be done now.
+
+        Raises:
+            DbError: what the workload itself raises.
+        """
+
+    @abstractmethod
+    def is_done(self, item: str) -> bool:
+        """Return whether an item is recorded as done."""
+
+    @abstractmethod
     def resume(self, item: str) -> None:
         """Do what an operator does to have an item run again."""
 
@@ -98,11 +110,17 @@ class Triggers(Workload):
     def _run(self, item: str, handle: Handle, is_async: bool) -> Settled:
         app = self.declared(item, handle, is_async=is_async)
         errors = [error for _ in range(TRIES) if (error := failure_of(app.runner(item).tick))]
-        view = app.state.read(item)
-        if view is not None and view.checkpoint:
+        if self.is_done(item):
             return Settled(is_done=True)
         stopped = stopped_reason(app, item)
         return Settled(False, stopped is not None, stopped or (str(errors[-1]) if len(errors) == TRIES else None))
+
+    def try_once(self, item: str, handle: Handle) -> None:
+        self.declared(item, handle).runner(item).tick()
+
+    def is_done(self, item: str) -> bool:
+        view = self.app().state.read(item)
+        return view is not None and bool(view.checkpoint)
 
     def resume(self, item: str) -> None:
         self.app().resume_trigger(item)  # type: ignore[attr-defined]  # it comes with the runtime
@@ -165,9 +183,13 @@ class Processors(Workload):
         for _ in range(2):  # the second run shows whether it is left alone
             failure_of(lambda: app.processors.run_until_caught_up(item))
         [place] = app.processors.checkpoints.of(item)
-        if place.may_run:
-            return Settled(is_done=place.checkpoint is not None)
-        return Settled(False, True, place.reason)
+        return Settled(place.checkpoint is not None, not place.may_run, place.reason)
+
+    def try_once(self, item: str, handle: Handle) -> None:
+        self.declared(item, handle).processors.run_until_caught_up(item)
+
+    def is_done(self, item: str) -> bool:
+        return any(place.checkpoint is not None for place in self.app().processors.checkpoints.of(item))
 
     def resume(self, item: str) -> None:
         self.app().processors.by_hand.resume(item, actor="test")
@@ -182,12 +204,25 @@ class Queued(Workload):
 
     def run(self, items: Sequence[str], handle: Handle, *, is_async: bool = False) -> dict[str, Settled]:
         with running(self.declared(handle, is_async=is_async)):
-            try:
+            with suppress(TimeoutError):  # the account says which did not
                 wait_until(lambda: self.settled().keys() >= set(items), "every item to end", SETTLING_SECONDS)
-            except TimeoutError:
-                pass  # the account says which
         settled = self.settled()
         return {item: settled.get(item, Settled(is_done=False)) for item in items}
+
+    def try_once(self, item: str, handle: Handle) -> None:
+        left = threading.Event()
+
+        def watched(item: str, context: Any) -> None:
+            try:
+                handle(item, context)
+            finally:
+                left.set()
+
+        with running(self.declared(watched)):
+            assert left.wait(SETTLING_SECONDS)
+
+    def is_done(self, item: str) -> bool:
+        return self.settled().get(item, Settled(is_done=False)).is_done
 
     def settled(self) -> dict[str, Settled]:
         succeeded = "SELECT correlation_id FROM holdfast_history WHERE status = 'Succeeded'"
