@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -60,13 +61,11 @@ def _accounts(scene: Scene) -> tuple[str, str]:
 
 
 def _failing(scene: Scene, sql: str, account: str, codes: tuple[str, int]) -> None:
-    try:
+    with pytest.raises(DBAPIError) as caught:
         scene.connection.execute(text(sql), {"id": account})
-    except DBAPIError as error:
-        found = (getattr(error.orig, "sqlstate", None), *getattr(error.orig, "args", ()))
-        assert set(found) & set(codes), error
-        raise
-    raise AssertionError(f"{sql} did not fail")
+    found = {getattr(caught.value.orig, "sqlstate", None), *getattr(caught.value.orig, "args", ())}
+    assert found & set(codes), caught.value
+    raise caught.value
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a handler must not do with the connection it is lent: one clear error each, and the promise holds all the same."""
+"""What a handler must not do with the connection it is lent: one clear error each, and the promise holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that freezes inside its transaction: another takes over within its lease, and the frozen one changes nothing.
+"""A process that freezes inside its transaction: another takes over within its lease, and it changes nothing more.
 
 Not on SQLite: whoever freezes while it holds the one write lock of a file locks everybody out, itself included.
 """
@@ -70,4 +70,4 @@ def test_a_healthy_handler_that_idles_for_many_leases_keeps_its_transaction(
 
     with ThreadPoolExecutor() as threads:
         kept = dict(zip(WORKLOADS, threads.map(idle, WORKLOADS), strict=True))
-    assert kept == dict.fromkeys(WORKLOADS, {ITEM: [(1, "before"), (1, "after")]})
+    assert kept == {name: {ITEM: [(1, "before"), (1, "after")]} for name in WORKLOADS}

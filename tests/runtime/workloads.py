@@ -203,9 +203,8 @@ class Queued(Workload):
         """Return an application with the handler."""
 
     def run(self, items: Sequence[str], handle: Handle, *, is_async: bool = False) -> dict[str, Settled]:
-        with running(self.declared(handle, is_async=is_async)):
-            with suppress(TimeoutError):  # the account says which did not
-                wait_until(lambda: self.settled().keys() >= set(items), "every item to end", SETTLING_SECONDS)
+        with running(self.declared(handle, is_async=is_async)), suppress(TimeoutError):  # the account says which
+            wait_until(lambda: self.settled().keys() >= set(items), "every item to end", SETTLING_SECONDS)
         settled = self.settled()
         return {item: settled.get(item, Settled(is_done=False)) for item in items}
 
@@ -323,6 +322,9 @@ def failure_of(act: Callable[[], object]) -> BaseException | None:
     return None
 
 
-WORKLOADS: dict[str, type[Workload]] = {
-    kind.name: kind for kind in (Triggers, Jobs, Processors, *([Engines] if ENGINES_HAVE_TRANSACTIONS else []))
-}
+_KINDS: tuple[Callable[..., Workload], ...] = (Triggers, Jobs, Processors, Engines)
+WORKLOADS: dict[str, Callable[..., Workload]] = dict(
+    zip(("trigger", "job", "processor", "engine"), _KINDS, strict=True)
+)
+if not ENGINES_HAVE_TRANSACTIONS:
+    del WORKLOADS["engine"]
