@@ -14,6 +14,7 @@ from tests.runtime.ways import MARIADB, POSTGRES, SQLITE
 
 SERVERS = {POSTGRES: "postgres_server", MARIADB: "mariadb_server"}
 COMPONENTS = {POSTGRES: [pytest.mark.component("postgres18")], MARIADB: [pytest.mark.component("mariadb")], SQLITE: []}
+_PLAIN = {MARIADB: "?ssl_disabled=true"}  # pymysql reads all certificates for each connection otherwise
 NewDatabase = Callable[[str], AbstractContextManager[str]]
 
 
@@ -29,7 +30,7 @@ def new_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         server: PostgresServer | MariadbServer = request.getfixturevalue(SERVERS[database])
         server.start()
         name = server.create_database()
-        yield server.url(name)
+        yield server.url(name) + _PLAIN.get(database, "")
         server.terminate_sessions(name)
         server.drop_database(name)
 

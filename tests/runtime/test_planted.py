@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.runtime import transaction
 
+from holdfast.runtime import transaction
 from tests.runtime.conftest import COMPONENTS, NewDatabase
 from tests.runtime.scenes import Ending
 from tests.runtime.stage import Cell, open_stage

@@ -123,7 +123,7 @@ class Triggers(Workload):
         return view is not None and bool(view.checkpoint)
 
     def resume(self, item: str) -> None:
-        self.app().resume_trigger(item)  # type: ignore[attr-defined]  # it comes with the runtime
+        self.app().resume_trigger(item)
 
 
 def stopped_reason(app: Holdfast, trigger: str) -> str | None:
