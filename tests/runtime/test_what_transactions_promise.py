@@ -6,7 +6,8 @@ handler ended itself is left to an operator: it is not repeated by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -16,38 +17,39 @@ from tests.runtime.stage import Cell, async_cells, cells, open_stage
 from tests.runtime.ways import EVERYWHERE
 from tests.runtime.workloads import WORKLOADS
 
-Run = tuple[str, str]
+Outcomes = Callable[[str, str], dict[str, Outcome]]
 
 
-def _cells_of_all(is_async: bool) -> list[object]:
+def _cells_of_all(cells_of: Callable[[str], list[Cell]]) -> list[object]:
     return [
-        pytest.param((workload, database), cell, id=f"{workload}-{database}-{cell.item}", marks=COMPONENTS[database])
+        pytest.param(workload, database, cell, id=f"{workload}-{database}-{cell.item}", marks=COMPONENTS[database])
         for workload in WORKLOADS
         for database in EVERYWHERE
-        for cell in (async_cells if is_async else cells)(database)
+        for cell in cells_of(database)
     ]
 
 
-@pytest.fixture(scope="module")
-def run(request: pytest.FixtureRequest, new_database: NewDatabase) -> Iterator[dict[str, Outcome]]:
-    """What became of every cell of one workload on one database, run once for all of them."""
-    workload, database = request.param
-    with new_database(database) as url, open_stage(workload, url) as stage:
-        yield stage.play(cells(database)) | stage.play(async_cells(database))
+@pytest.fixture(scope="session")
+def outcomes(new_database: NewDatabase) -> Outcomes:
+    """Return what became of every cell of a workload on a database, all of them run once, when first asked for."""
+
+    @cache
+    def play(workload: str, database: str) -> dict[str, Outcome]:
+        with new_database(database) as url, open_stage(workload, url) as stage:
+            return stage.play(cells(database)) | stage.play(async_cells(database))
+
+    return play
 
 
-@pytest.mark.parametrize(("run", "cell"), _cells_of_all(is_async=False), indirect=["run"])
-def test_a_transaction_keeps_its_promise(run: dict[str, Outcome], cell: Cell, request: pytest.FixtureRequest) -> None:
-    assert _broken(run, cell, request) == []
+@pytest.mark.parametrize(("workload", "database", "cell"), _cells_of_all(cells))
+def test_a_transaction_keeps_its_promise(workload: str, database: str, cell: Cell, outcomes: Outcomes) -> None:
+    outcome = outcomes(workload, database)[cell.item]
+    assert violations(outcome, cell.then(database), cell.ending) == []
 
 
-@pytest.mark.parametrize(("run", "cell"), _cells_of_all(is_async=True), indirect=["run"])
+@pytest.mark.parametrize(("workload", "database", "cell"), _cells_of_all(async_cells))
 def test_a_transaction_of_an_async_handler_keeps_its_promise(
-    run: dict[str, Outcome], cell: Cell, request: pytest.FixtureRequest
+    workload: str, database: str, cell: Cell, outcomes: Outcomes
 ) -> None:
-    assert _broken(run, cell, request) == []
-
-
-def _broken(run: dict[str, Outcome], cell: Cell, request: pytest.FixtureRequest) -> list[str]:
-    _, database = request.node.callspec.params["run"]
-    return violations(run[cell.item], cell.then(database), cell.ending)
+    outcome = outcomes(workload, database)[cell.item]
+    assert violations(outcome, cell.then(database), cell.ending) == []
