@@ -1,0 +1,73 @@
+"""A process that freezes inside its transaction: another takes over within its lease, and it changes nothing more.
+
+Not on SQLite: whoever freezes while it holds the one write lock of a file locks everybody out, itself included.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.components.processes import PythonWorker, wait_until
+from tests.runtime.conftest import COMPONENTS, NewDatabase
+from tests.runtime.frozen_worker import ITEM
+from tests.runtime.stage import open_stage
+from tests.runtime.ways import EVERYWHERE, MARIADB, POSTGRES
+from tests.runtime.workloads import WORKLOADS, failure_of
+
+LEASE_SECONDS = 1.5
+PLACES = [
+    pytest.param(workload, database, marks=COMPONENTS[database])
+    for workload in WORKLOADS
+    for database in (POSTGRES, MARIADB)
+]
+
+
+@pytest.mark.parametrize(("workload", "database"), PLACES)
+def test_a_frozen_process_is_replaced_and_changes_nothing(
+    workload: str, database: str, new_database: NewDatabase
+) -> None:
+    with new_database(database) as url, open_stage(workload, url, lease_seconds=LEASE_SECONDS) as stage:
+
+        def act(item: str, context: Any) -> None:
+            stage.scene(item, context).write("successor")
+
+        def has_taken_over() -> bool:
+            failure_of(lambda: stage.workload.try_once(ITEM, act))
+            return stage.workload.is_done(ITEM)
+
+        stage.workload.add([ITEM])
+        arguments = ("-m", "tests.runtime.frozen_worker", workload, url, str(LEASE_SECONDS))
+        with PythonWorker(*arguments) as frozen:
+            frozen.wait_for_line("inside")
+            frozen.suspend()
+            wait_until(has_taken_over, "a successor to do the work")
+            frozen.resume()
+            frozen.wait_for_line("ended with")
+        assert [step for _, step in stage.kept()[ITEM]] == ["successor"]
+
+
+@pytest.mark.parametrize("database", [pytest.param(name, marks=COMPONENTS[name]) for name in EVERYWHERE])
+def test_a_healthy_handler_that_idles_for_many_leases_keeps_its_transaction(
+    database: str, new_database: NewDatabase
+) -> None:
+    """All workloads side by side, since they only wait."""
+
+    def idle(workload: str) -> dict[str, list[tuple[int, str]]]:
+        with new_database(database) as url, open_stage(workload, url, lease_seconds=1.0) as stage:
+
+            def act(item: str, context: Any) -> None:
+                scene = stage.scene(item, context)
+                scene.write("before")
+                assert not context.lease_lost.wait(3.5), "the lease was lost"
+                scene.write("after")
+
+            stage.workload.add([ITEM])
+            stage.workload.run([ITEM], act)
+            return stage.kept()
+
+    with ThreadPoolExecutor() as threads:
+        kept = dict(zip(WORKLOADS, threads.map(idle, WORKLOADS), strict=True))
+    assert kept == {name: {ITEM: [(1, "before"), (1, "after")]} for name in WORKLOADS}
