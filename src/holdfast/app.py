@@ -601,9 +601,11 @@ class Holdfast:
         works += self.processors.works(stop=self._stop, faults=faults)
         works += self.engines.timers()
         parts: list[Part] = [LeasedPart(work, self._stop, clock=self._clock, is_strict=strict) for work in works]
-        if self.jobs.definitions:
-            parts.append(WorkerPart("The jobs' worker", self.jobs.worker(self._stop, settings, topics).run))
-        if self.engines.declared:
+        handlers = self.engines.handlers()
+        if self.jobs.definitions or handlers:
+            worker = self.jobs.worker(self._stop, settings, topics, others=handlers)
+            parts.append(WorkerPart("The jobs' worker", worker.run))
+        if self.engines.declared and not self.engines.are_in_database:
             parts.append(self.engines.worker(self._stop))
         chores = self._chores()
         return [*parts, Housekeeping(chores, self._stop, clock=self._clock)] if chores else parts

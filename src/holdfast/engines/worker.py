@@ -1,4 +1,4 @@
-"""Runs engines until told to stop: receives, takes each message through its flow, drains."""
+"""Runs engines whose queues are not in the database: receives, takes each message through its flow, drains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from ..core.clock import Clock
 from ..core.retry import RetryPolicy
 from .flow import EngineFlow
+from .queued import QueuedDelivery
 from .queues.protocol import EngineQueue, Received
+from .table_records import TableRecords
 from .telemetry import EngineTelemetry
 
 _LOOK_AROUND_SECONDS = 0.2
@@ -23,6 +25,7 @@ class EngineWork:
     name: str
     queue: EngineQueue
     flow: EngineFlow
+    records: TableRecords
     concurrency: int
     visibility_seconds: float
     poll_seconds: float
@@ -47,6 +50,7 @@ class EngineWorker:
         self._clock = clock
         self._slots = {work.name: threading.Semaphore(work.concurrency) for work in works}
         self._running: set[threading.Thread] = set()
+        self._deliveries: set[QueuedDelivery] = set()
 
     def run(self) -> bool:
         """Run until ``stop`` is set, then until running operations have finished."""
@@ -105,13 +109,16 @@ class EngineWorker:
         return True
 
     def _handle(self, work: EngineWork, message: Received) -> None:
+        delivery = QueuedDelivery(work.queue, message, work.records, self._clock, work.flow.reached)
+        self._deliveries.add(delivery)
         try:
-            with self._telemetry.delivery(work.name) as delivery:
-                delivery.outcome = work.flow.handle(message)
+            with self._telemetry.delivery(work.name) as told:
+                told.outcome = work.flow.handle(delivery)
         except Exception as error:  # the message comes again when its time has passed
             self._telemetry.broke(work.name, error)
             self._clock.wait(self._stop, _AFTER_ERRORS.base_delay_seconds)
         finally:
+            self._deliveries.discard(delivery)
             self._free_slots(work, 1)
 
     def stopping(self) -> None:
@@ -119,8 +126,8 @@ class EngineWorker:
 
     def give_up(self) -> None:
         """Let what did not finish come again at once, uncounted."""
-        for work in self._works:
-            work.flow.give_back("the worker stopped")
+        for delivery in list(self._deliveries):
+            delivery.give_back("the worker stopped")
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Return a thread that does not keep the process alive: what outlives the drain is given back."""
