@@ -116,10 +116,10 @@ def test_an_idle_processor_asks_one_thing_a_round_and_rests_longer_and_longer(sh
 def test_an_idle_jobs_worker_asks_three_things_a_round_and_rests_five_polls(shop: Shop) -> None:
     shop.hf.job(topic="mail", name="mail")(lambda: None)
     worker = shop.hf.jobs.worker(threading.Event(), WorkerSettings())
-    assert worker._claim() == 0
+    assert worker._claim(has_news=True) == 0
     worker._promote_at = 0.0
     with counting() as seen:
-        assert worker._claim() == 0
+        assert worker._claim(has_news=True) == 0
     assert len(seen) <= 3, seen
     assert worker._rest(10) > 4.0
 
