@@ -601,17 +601,18 @@ class Holdfast:
         works += self.processors.works(stop=self._stop, faults=faults)
         works += self.engines.timers()
         parts: list[Part] = [LeasedPart(work, self._stop, clock=self._clock, is_strict=strict) for work in works]
-        if self.jobs.definitions:
-            worker = self.jobs.worker(self._stop, settings, topics)
+        handlers = self.engines.handlers()
+        if self.jobs.definitions or handlers:
+            worker = self.jobs.worker(self._stop, settings, topics, others=handlers)
             parts.append(WorkerPart("The jobs' worker", worker.run, lambda: worker.dead_parts))
-        if self.engines.declared:
+        if self.engines.declared and not self.engines.are_in_database:
             parts.append(self.engines.worker(self._stop))
         chores = self._chores()
         return [*parts, Housekeeping(chores, self._stop, clock=self._clock)] if chores else parts
 
     def _chores(self) -> list[Chore]:
         jobs = self.jobs.chores() if self.jobs.definitions else []
-        found = [*jobs, *self.processors.chores(), *self.engines.chores(tends_queues=not jobs)]
+        found = [*jobs, *self.processors.chores(), *self.engines.chores()]
         return [*found, self.pruning] if found else []
 
     @property

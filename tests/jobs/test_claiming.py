@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -41,7 +41,9 @@ class TroubledStore:
             raise self.trouble[source]()
         return [job(source)]
 
-    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+    def claim(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]
+    ) -> list[ClaimedJob]:
         return self._answer("plain")
 
     def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:

@@ -132,7 +132,7 @@ def test_a_long_transaction_on_sqlite_is_warned_of(sqlite_url: str, caplog: pyte
             lambda report: None,
             lambda running: None,
         )
-        transaction = execution._open(Running(queue.claim_one(), work.job(lambda: None), 0.0))
+        transaction = execution.open(Running(queue.claim_one(), work.job(lambda: None), 0.0))
         transaction.connection.execute(text("SELECT 1"))
         clock.advance(11)
         with caplog.at_level(logging.WARNING, "holdfast.jobs"):

@@ -20,7 +20,10 @@ _EVENTS_AND_CONTEXT = 2
 class Losable(Protocol):
     """A lease, as far as a handler's call needs to know it."""
 
-    lost: threading.Event
+    @property
+    def lost(self) -> threading.Event:
+        """Return what is set once it is lost."""
+        ...
 
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` once the lease is lost; return what takes that back."""

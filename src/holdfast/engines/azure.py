@@ -94,9 +94,6 @@ class AzureStorage:
         """Look whether a queue is there and lets us read."""
         self.queue(name, 0.0).check()
 
-    def tend(self) -> None:
-        """Nothing to do: the service frees what dead workers held."""
-
     def tables(self, config: EngineTablesConfig) -> AzureTables:
         """Return the dead letters and the history under the registry's names.
 

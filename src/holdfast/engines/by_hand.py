@@ -24,7 +24,7 @@ from ..state.stores.sql import SqlDocumentStore
 from .definition import EngineDefinition, operation_of
 from .messages import EngineMessage
 from .queues.embedded import EmbeddedQueue
-from .queues.protocol import EngineQueue
+from .queues.protocol import SendingQueue
 from .registry import Registry
 from .retrying import new_message_id
 
@@ -39,7 +39,7 @@ class SendsMessages(Protocol):
         """Return the declared operations, by engine and operation."""
         ...
 
-    def queue(self, engine: str) -> EngineQueue:
+    def queue(self, engine: str) -> SendingQueue:
         """Return the queue of a declared engine."""
         ...
 

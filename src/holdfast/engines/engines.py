@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,33 +20,37 @@ from ..core.handler_forms import is_generator
 from ..core.retry import RetryPolicy
 from ..core.schedule import Schedule
 from ..core.telemetry import MetricsCollector
+from ..jobs.stores.base import SqlJobStore
 from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
+from ..records.history import History, SuccessKey
 from ..records.schema import PUBLISHER
 from ..runtime.housekeeping import Chore
 from ..runtime.leased_part import LeasedWork
 from ..state.store import StateStore
+from .claimed import ClaimedMessages, EngineHandler
 from .definition import LONGEST_INVISIBLE_SECONDS, USUAL_RETRIES, EngineDefinition, EngineSettings, operation_of
 from .flow import EngineFlow, Outcome
+from .lookups import SuccessLookups
 from .messages import Defaults, EngineMessage, parse
 from .operations.in_process import InProcess
 from .operations.protocol import Operation
+from .queued import PoisonedDelivery, QueuedDelivery
 from .queues.copies import OURS
 from .queues.database import DatabaseQueues
 from .queues.embedded import EmbeddedQueue
 from .queues.hosted import HostedQueue, hosted_message
-from .queues.protocol import EngineQueue, EngineQueues, MissingQueueError
+from .queues.protocol import EngineQueue, EngineQueues, MissingQueueError, SendingQueue
 from .registry import Registry
 from .registry_shape import DEFAULT_LOCK_SECONDS
 from .retrying import EngineHome, SteppedRetries, new_message_id
 from .singletons import Singletons
-from .table_records import DatabaseRecords, TableRecords
+from .table_records import TableRecords
 from .tables.places import TablePlaces
 from .telemetry import EngineTelemetry
 from .timers import TimerRunner
 from .worker import EngineWork, EngineWorker
 
 MOST_EMBEDDED_BYTES = 1024 * 1024
-_TEND_SECONDS = 10.0
 _DRAIN_SECONDS = 10.0
 _SWEEP_SECONDS = 60.0
 _COUNT_SECONDS = 60.0
@@ -277,7 +281,7 @@ class Engines:
         return message
 
     def _send(
-        self, queue: EngineQueue, body: str, message_id: str, delay_seconds: float, connection: Connection | None
+        self, queue: SendingQueue, body: str, message_id: str, delay_seconds: float, connection: Connection | None
     ) -> None:
         if isinstance(queue, EmbeddedQueue):
             if len(body.encode()) > MOST_EMBEDDED_BYTES:
@@ -295,7 +299,7 @@ class Engines:
         else:
             queue.send(body, message_id=message_id, delay_seconds=delay_seconds)
 
-    def queue(self, engine: str) -> EngineQueue:
+    def queue(self, engine: str) -> SendingQueue:
         """Return the queue of a declared engine.
 
         Raises:
@@ -309,7 +313,7 @@ class Engines:
 
     # Running
 
-    def flow(self, engine: str, queue: EngineQueue | None = None) -> EngineFlow:
+    def flow(self, engine: str) -> EngineFlow:
         """Return what takes the messages of an engine through their steps.
 
         Raises:
@@ -319,18 +323,11 @@ class Engines:
         others = [item for item in self._declared[engine].values() if item is not first]
         exclusive = Singletons(self._places.leases(), self._places.registry(), clock=self._clock)
         return EngineFlow(
-            first,
-            queue or self.queue(engine),
-            self._records(),
-            clock=self._clock,
-            others=others,
-            exclusive=exclusive,
+            first, first.settings.queue, self._records(), clock=self._clock, others=others, exclusive=exclusive
         )
 
     def _records(self) -> TableRecords:
         tables = self._places.tables.of_engines()
-        if self._places.tables.are_in_database:
-            return DatabaseRecords(tables.letters, tables.history, self._places.database())
         return TableRecords(tables.letters, tables.history)
 
     def handle(self, engine: str, message: Any) -> Outcome:
@@ -345,10 +342,11 @@ class Engines:
         Raises:
             HandlerError: the operation failed; let it through.
         """
-        with self._telemetry.delivery(engine) as delivery:
-            received = hosted_message(message, self._clock.now())
-            delivery.outcome = self.flow(engine, HostedQueue(self.queue(engine))).handle(received)
-        return delivery.outcome
+        with self._telemetry.delivery(engine) as told:
+            queue, received = HostedQueue(self.queue(engine)), hosted_message(message, self._clock.now())
+            delivery = QueuedDelivery(queue, received, self._records(), self._clock)
+            told.outcome = self.flow(engine).handle(delivery)
+        return told.outcome
 
     async def handle_async(self, engine: str, message: Any) -> Outcome:
         """Do what ``handle`` does on a thread, from an ``async def`` function."""
@@ -385,38 +383,73 @@ class Engines:
         with suppress(MissingQueueError):  # the host makes it when it needs it
             while received := poison.receive(_DRAINED_AT_ONCE, _POISON_VISIBILITY_SECONDS):
                 for message in received:
-                    flow.give_up(message, poison)
+                    flow.give_up(PoisonedDelivery(poison, message, self._records(), self._clock))
                 drained += len(received)
         return drained
 
+    def handlers(self) -> list[EngineHandler]:
+        """Return the engines as the jobs' worker runs them: those whose queues are in the database."""
+        queues = self._places.queues
+        if not isinstance(queues, DatabaseQueues):
+            return []
+        lookups = self._lookups(queues.store)
+        return [self._handler(name, queues, lookups) for name in self._declared]
+
+    def _handler(self, name: str, queues: DatabaseQueues, lookups: SuccessLookups) -> EngineHandler:
+        settings = self._first(name).settings
+        messages = ClaimedMessages(
+            name,
+            self.flow(name),
+            queues.store,
+            lookups,
+            self._records(),
+            is_one_database=self._places.tables.are_in_database,
+            concurrency=self._concurrency(name),
+            telemetry=self._telemetry,
+        )
+        return EngineHandler(queues.queue(settings.queue, settings.visibility_seconds).topic, messages)
+
+    def _lookups(self, store: SqlJobStore) -> SuccessLookups:
+        if self._places.tables.are_in_database:
+            return SuccessLookups(History(store.engine).succeeded_of, self._clock)
+        return SuccessLookups(self._succeeded_elsewhere, self._clock, most_ahead=0)  # each is a request of its own
+
+    def _succeeded_elsewhere(self, keys: Collection[SuccessKey]) -> set[SuccessKey]:
+        history = self._places.tables.of_engines().history
+        return {key for key in keys if history.succeeded(*key) is not None}
+
+    def _concurrency(self, name: str) -> int:
+        return max(item.settings.concurrency for item in self._declared[name].values())
+
     def worker(self, stop: threading.Event) -> EngineWorker:
-        """Return a worker for all engines."""
+        """Return a worker for engines whose queues are not in the database."""
         works = []
         for name in self._declared:
-            settings = self._first(name).settings
-            queue = self.queue(name)
-            works.append(
-                EngineWork(
-                    name,
-                    queue,
-                    self.flow(name, queue),
-                    max(item.settings.concurrency for item in self._declared[name].values()),
-                    settings.visibility_seconds,
-                    settings.poll_seconds,
+            settings, queue = self._first(name).settings, self.queue(name)
+            if isinstance(queue, EngineQueue):
+                works.append(
+                    EngineWork(
+                        name,
+                        queue,
+                        self.flow(name),
+                        self._records(),
+                        self._concurrency(name),
+                        settings.visibility_seconds,
+                        settings.poll_seconds,
+                    )
                 )
-            )
         return EngineWorker(works, stop, telemetry=self._telemetry, clock=self._clock)
 
-    def chores(self, *, tends_queues: bool = True) -> list[Chore]:
-        """Return what some process must do now and then for the queues and the dead letters.
+    @property
+    def are_in_database(self) -> bool:
+        """Return whether the queues are in the database, so that the jobs' worker takes their messages."""
+        return isinstance(self._places.queues, DatabaseQueues)
 
-        Queues in the jobs table need not be tended beside a jobs' worker: its watchdog does.
-        """
+    def chores(self) -> list[Chore]:
+        """Return what some process must do now and then for the queues and the dead letters."""
         if not self._declared:
             return []
-        is_tended = not tends_queues and isinstance(self._places.queues, DatabaseQueues)
-        tending = Chore("freeing what dead workers held", self._places.queues.tend, _TEND_SECONDS)
-        found = [] if is_tended else [tending]
+        found = []
         if any(self._places.queues.poison(self._first(name).settings.queue) is not None for name in self._declared):
             found.append(Chore("draining poison queues", self._drain_all, _DRAIN_SECONDS))
         if self.home is None:

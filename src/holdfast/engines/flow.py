@@ -11,9 +11,10 @@ import hashlib
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 
 from ..core.clock import Clock
@@ -21,24 +22,26 @@ from ..core.errors import (
     AlreadyRunning,
     ConfigurationError,
     Conflict,
+    HandlerError,
     LostLeaseError,
     MessageError,
-    PollerError,
     StateStoreError,
+    TransactionEndedError,
 )
+from ..core.handler_forms import is_async
 from ..core.telling import told
+from ..jobs.correlation import current_correlation_id
 from ..records.dead_letters import DeadLetter, new_letter
 from ..records.row_keys import dead_letter_key
 from ..records.schema import PUBLISHER
-from ..runtime.keeper import keeping
-from .context import EngineContext
+from ..runtime.context import lent_to
+from .context import ELSEWHERE, EngineContext
 from .definition import LONGEST_INVISIBLE_SECONDS, EngineDefinition, EngineSettings
-from .invisible import KeptInvisible
 from .messages import Defaults, EngineMessage, parse, readable_ids
 from .operations.protocol import HubUnavailable
-from .ports import Alone, Ended, EngineRecords, Exclusive, Scope
+from .ports import Alone, Delivery, Ended, EngineRecords, Exclusive, Scope
 from .queues.copies import as_sent, may_have_twin
-from .queues.protocol import EngineQueue, Received
+from .queues.protocol import Received
 
 _log = logging.getLogger("holdfast.engines")
 _LONGEST_ERROR = 16_000  # characters: longer ones do not fit every table
@@ -58,11 +61,11 @@ class Outcome(StrEnum):
 
 
 class EngineFlow:
-    """Takes a received message through its steps.
+    """Takes a delivered message through its steps.
 
     Args:
         definition: the engine's operation; messages that name none are for this one.
-        queue: where the message is, and where it goes back to.
+        queue: the name of its queue, as dead letters tell it.
         records: the history and the dead letters.
         others: the engine's other operations.
         exclusive: keeps executions apart that must not run side by side.
@@ -72,7 +75,7 @@ class EngineFlow:
     def __init__(
         self,
         definition: EngineDefinition,
-        queue: EngineQueue,
+        queue: str,
         records: EngineRecords,
         *,
         clock: Clock,
@@ -87,55 +90,48 @@ class EngineFlow:
         self._exclusive = exclusive
         self._clock = clock
         self._reached = reached
-        self._running: dict[KeptInvisible, Alone | None] = {}
         if exclusive is None and any(item.settings.singleton for item in self._operations.values()):
             raise ConfigurationError(f"Engine '{definition.name}' is a singleton, and nothing keeps its runs apart.")
 
-    def handle(self, received: Received) -> Outcome:
+    def reached(self, boundary: str) -> None:
+        """Learn of a boundary between two steps."""
+        self._reached(boundary)
+
+    def handle(self, delivery: Delivery) -> Outcome:
         """Take one delivery to its end. If the process dies here, the message comes again when its time has passed."""
         self._reached("received")
         try:
-            message = self._read(received)
+            message = delivery.message or self.read(delivery.received)
         except MessageError as error:
-            return self._bury_unreadable(received, error, self._queue)
-        if self._records.has_succeeded(message):  # [ENGINE-2]
-            self._reached("found done")
-            _log.info(
-                "Engine '%s': message %s is not executed, because '%s' has succeeded for correlation id '%s' before",
-                message.engine,
-                message.message_id,
-                message.operation,
-                message.correlation_id,
-            )
-            self._free(message)
-            self._queue.delete(received)
-            return Outcome.ALREADY_DONE
+            return self._bury_unreadable(delivery, error)
+        try:
+            has_succeeded = delivery.has_succeeded(message)  # [ENGINE-2]
+        except Conflict as conflict:
+            return self._put_back(delivery, message, conflict)
+        if has_succeeded:
+            return self._forget_done(delivery, message)
         self._reached("found not done")
-        if self._is_last(received, message):
-            return self._give_up(received, message, self._queue)
-        return self._execute(received, message)
+        if delivery.received.charged_count >= self._settings(message).max_retry_attempts:
+            return self._give_up(delivery, message)
+        return self._execute(delivery, message)
 
-    def give_up(self, received: Received, poison: EngineQueue) -> Outcome:
+    def give_up(self, delivery: Delivery) -> Outcome:
         """Take a message out of the queue that a host moves it to when it has failed too often for that host."""
         try:
-            message = self._read(received)
+            message = self.read(delivery.received)
         except MessageError as error:
-            return self._bury_unreadable(received, error, poison)
+            return self._bury_unreadable(delivery, error)
         if self._is_over(message):
-            poison.delete(received)
+            delivery.forget()
             return Outcome.ALREADY_DONE
-        return self._give_up(received, message, poison)
+        return self._give_up(delivery, message)
 
-    def give_back(self, reason: str) -> None:
-        """Let what is running now come again at once, uncounted; what its executions still do is not recorded."""
-        for kept, alone in list(self._running.items()):
-            kept.mark_lost()
-            if alone is not None:
-                with suppress(StateStoreError, PollerError):  # what is held ends by itself
-                    alone.let_go()
-            self._queue.put_back(kept.message, 0.0, reason)
+    def read(self, received: Received) -> EngineMessage:
+        """Return the message in a body.
 
-    def _read(self, received: Received) -> EngineMessage:
+        Raises:
+            MessageError: nobody can read it, or it is for another engine.
+        """
         own = self._definition
         try:
             message = parse(received.body, Defaults(received.id, own.name, own.settings.operation))
@@ -145,71 +141,90 @@ class EngineFlow:
             raise MessageError(f"The message cannot be read: {told(error)}") from error
         if message.engine != own.name:
             raise MessageError(
-                f"The message is for engine '{message.engine}', and queue '{self._queue.name}' is of '{own.name}'."
+                f"The message is for engine '{message.engine}', and queue '{self._queue}' is of '{own.name}'."
             )
         return message
+
+    def _forget_done(self, delivery: Delivery, message: EngineMessage) -> Outcome:
+        self._reached("found done")
+        _log.info(
+            "Engine '%s': message %s is not executed, because '%s' has succeeded for correlation id '%s' before",
+            message.engine,
+            message.message_id,
+            message.operation,
+            message.correlation_id,
+        )
+        self._free(message)
+        delivery.forget()
+        return Outcome.ALREADY_DONE
 
     def _settings(self, message: EngineMessage) -> EngineSettings:
         return self._operations.get(message.operation, self._definition).settings
 
-    def _is_last(self, received: Received, message: EngineMessage) -> bool:
-        return received.dequeue_count >= self._settings(message).max_retry_attempts
-
     def _scope(self, message: EngineMessage) -> Scope | None:
         """Return what the message's execution must have alone; None when that is nothing."""
         settings = self._settings(message)
-        job_id = _job_id(message)
         if settings.singleton:
             lock_seconds = settings.lock_seconds if settings.locks_registry else None
             name, key = f"{message.engine}-{message.instance_id}", f"{message.engine}/{message.instance_id}"
-            return Scope(name, key, job_id, lock_seconds)
+            return Scope(name, key, _job_id(message), lock_seconds)
         if may_have_twin(message.others):
             key = f"{message.engine} twin {zlib.crc32(message.message_id.encode()) % _TWIN_LEASES}"
-            return Scope(message.message_id, key, job_id)
+            return Scope(message.message_id, key, _job_id(message))
         return None
 
     # Dead letters
 
-    def _give_up(self, received: Received, message: EngineMessage, queue: EngineQueue) -> Outcome:
+    def _give_up(self, delivery: Delivery, message: EngineMessage) -> Outcome:
         """Bury a message, beside which nothing of the same runs: that could still succeed."""
         scope = self._scope(message)
         if scope is None or self._exclusive is None:
-            return self._bury(received, message, queue)
+            return self._bury(delivery, message)
         try:
             with self._exclusive.alone(replace(scope, lock_seconds=None)):
                 self._reached("alone")
                 if self._is_over(message):
-                    queue.delete(received)
+                    delivery.forget()
                     return Outcome.ALREADY_DONE
                 self._exclusive.give_up(scope)
-                return self._bury(received, message, queue)
+                return self._bury(delivery, message)
         except Conflict as conflict:
-            if queue is self._queue:
-                queue.put_back(received, self._settings(message).conflict_seconds, str(conflict))
-            return Outcome.CONFLICT
+            return self._put_back(delivery, message, conflict)
 
-    def _bury(self, received: Received, message: EngineMessage, queue: EngineQueue) -> Outcome:
+    def _bury(self, delivery: Delivery, message: EngineMessage) -> Outcome:
         # [ENGINE-4]
-        failures = self._records.failures(message)
+        received, failures = delivery.received, self._records.failures(message)
         count = max(received.dequeue_count, len(failures))
-        letter = new_letter(
+        error = failures[-1].error if failures else f"worker lost during attempt {max(1, count - 1)}"
+        first = failures[0].at if failures else received.inserted_at
+        last = failures[-1].at if failures else received.inserted_at
+        delivery.bury(self._letter(received, message, error, count, first, last), message)
+        return Outcome.DEAD_LETTERED
+
+    def _bury_ended(self, delivery: Delivery, ended: Ended) -> Outcome:
+        """Bury at once what must not be repeated: its handler ended its transaction itself [TRANSACTION-1]."""
+        received, now = delivery.received, self._clock.now()
+        error = ended.error or ""
+        letter = self._letter(received, ended.message, error, received.dequeue_count, now, now)
+        delivery.bury(letter, ended.message, ended)
+        return Outcome.DEAD_LETTERED
+
+    def _letter(
+        self, received: Received, message: EngineMessage, error: str, count: int, first: datetime, last: datetime
+    ) -> DeadLetter:
+        return new_letter(
             item=message.message_id,
             row_key=dead_letter_key(message.message_id, received.inserted_at),
             engine=message.engine,
             instance_id=message.instance_id,
-            original_queue=self._queue.name,
+            original_queue=self._queue,
             original_message=as_sent(received.body),
-            error_message=failures[-1].error if failures else f"worker lost during attempt {max(1, count - 1)}",
+            error_message=error,
             dequeue_count=count,
-            first_failure_at=failures[0].at if failures else received.inserted_at,
-            last_failure_at=failures[-1].at if failures else received.inserted_at,
+            first_failure_at=first,
+            last_failure_at=last,
             correlation_id=message.correlation_id,
         )
-        self._bury_letter(letter)
-        if self._records.has_succeeded(message):  # a worker that was paused has just written that
-            self._records.withdraw(message)
-        queue.delete(received)
-        return Outcome.DEAD_LETTERED
 
     def _free(self, message: EngineMessage) -> None:
         """Free what a dead execution of this message may still hold: it is not executed again."""
@@ -217,9 +232,9 @@ class EngineFlow:
         if scope is not None and self._exclusive is not None:
             self._exclusive.give_up(scope)
 
-    def _bury_unreadable(self, received: Received, error: MessageError, queue: EngineQueue) -> Outcome:
+    def _bury_unreadable(self, delivery: Delivery, error: MessageError) -> Outcome:
         """Send a message that no execution could read to the dead letters at once."""
-        now = self._clock.now()
+        received, now = delivery.received, self._clock.now()
         ids = readable_ids(received.body)
         message_id = ids.get("messageId", received.id)
         letter = new_letter(
@@ -227,7 +242,7 @@ class EngineFlow:
             row_key=dead_letter_key(message_id, received.inserted_at),
             engine=self._definition.name,
             instance_id=ids.get("instanceId", PUBLISHER),
-            original_queue=self._queue.name,
+            original_queue=self._queue,
             original_message=received.body,
             error_message=str(error),
             dequeue_count=received.dequeue_count,
@@ -235,41 +250,27 @@ class EngineFlow:
             last_failure_at=now,
             correlation_id=ids.get("correlationId", message_id),
         )
-        self._bury_letter(letter)
-        queue.delete(received)
+        delivery.bury(letter, None)
         return Outcome.DEAD_LETTERED
-
-    def _bury_letter(self, letter: DeadLetter) -> None:
-        if self._records.bury(letter):
-            _log.error(
-                "Engine '%s' gave message %s up after %d deliveries: %s",
-                letter.engine,
-                letter.item_id,
-                letter.dequeue_count,
-                letter.error_message,
-            )
-        self._reached("buried")
 
     # Executing
 
-    def _execute(self, received: Received, message: EngineMessage) -> Outcome:
-        seconds = received.visibility_seconds or self._settings(message).visibility_seconds
-        kept = KeptInvisible(self._queue, received, seconds, self._clock)
+    def _execute(self, delivery: Delivery, message: EngineMessage) -> Outcome:
         try:
-            with self._known(kept), keeping(kept, self._clock):
+            with delivery.held(self._settings(message).visibility_seconds):
                 with ExitStack() as held:
                     try:
-                        alone = self._be_alone(held, message, kept)
+                        alone = self._be_alone(held, message, delivery)
                     except Conflict as conflict:
-                        return self._put_back(kept, message, conflict)
+                        return self._put_back(delivery, message, conflict)
                     self._reached("alone")
                     if alone is not None and self._is_over(message):  # by whoever was alone before
-                        self._queue.delete(kept.let_go())
+                        delivery.forget()
                         return Outcome.ALREADY_DONE
-                    outcome = self._run(kept, message, alone)
+                    outcome = self._run(delivery, message, alone)
                 if outcome is Outcome.SUCCEEDED and alone is not None:
                     self._reached("released")  # before the message goes: it alone can free the lock of a dead worker
-                    self._forget(kept, message)
+                    delivery.forget(message)
                 return outcome
         except LostLeaseError:
             _log.warning("Message %s of engine '%s' is someone else's by now", message.message_id, message.engine)
@@ -279,52 +280,45 @@ class EngineFlow:
         """Return whether the message has come to its end, maybe as its twin: done, or in the dead letters."""
         return self._records.has_succeeded(message) or self._records.is_buried(message)
 
-    @contextmanager
-    def _known(self, kept: KeptInvisible) -> Iterator[None]:
-        self._running[kept] = None
-        try:
-            yield
-        finally:
-            self._running.pop(kept, None)
-
-    def _be_alone(self, held: ExitStack, message: EngineMessage, kept: KeptInvisible) -> Alone | None:
+    def _be_alone(self, held: ExitStack, message: EngineMessage, delivery: Delivery) -> Alone | None:
         scope = self._scope(message)
         if scope is None or self._exclusive is None:
             return None
         alone = held.enter_context(self._exclusive.alone(scope))
-        alone.when_lost(kept.mark_lost)
-        self._running[kept] = alone
+        alone.when_lost(delivery.mark_lost)
+        delivery.holds_also(alone.let_go)
         return alone
 
-    def _put_back(self, kept: KeptInvisible, message: EngineMessage, conflict: StateStoreError) -> Outcome:
+    def _put_back(self, delivery: Delivery, message: EngineMessage, conflict: StateStoreError) -> Outcome:
         """Let a message come again that met a 409: it was no attempt, so it is not counted [ENGINE-3]."""
         self._reached("conflict")
-        self._queue.put_back(kept.let_go(), self._settings(message).conflict_seconds, str(conflict))
+        delivery.put_back(self._settings(message).conflict_seconds, str(conflict))
         _log.info("Engine '%s': message %s comes again, uncounted: %s", message.engine, message.message_id, conflict)
         return Outcome.CONFLICT
 
-    def _run(self, kept: KeptInvisible, message: EngineMessage, alone: Alone | None) -> Outcome:
+    def _run(self, delivery: Delivery, message: EngineMessage, alone: Alone | None) -> Outcome:
         started = self._clock.monotonic()
         try:
-            output = _as_json(self._call(kept, message, alone))
+            output = _as_json(self._call(delivery, message, alone))
         except (AlreadyRunning, HubUnavailable) as refusal:
-            return self._put_back(kept, message, refusal)
+            return self._put_back(delivery, message, refusal)
         except LostLeaseError:
             raise
         except Exception as error:
             _require_alone(alone)
-            return self._failed(kept, message, started, told(error)[:_LONGEST_ERROR])
+            return self._failed(delivery, message, started, error)
         self._reached("executed")
         _require_alone(alone)
-        kept.extend()  # still ours, and for long enough to write its end down
-        ended = self._ended(kept, message, started, output=output)
+        ended = self._ended(delivery, message, started, output=output)
         try:
-            self._settle(ended, kept, alone)
+            self._settle(delivery, ended, alone)
+        except HandlerError as error:  # of its transaction, which is undone or was ended
+            return self._failed(delivery, message, started, error)
         except ConfigurationError:
             if ended.output is None:
                 raise
             said = json.dumps({"tooLarge": len(ended.output)})  # for the table; the execution has succeeded
-            self._settle(replace(ended, output=said), kept, alone)
+            self._settle(delivery, replace(ended, output=said), alone)
         _log.info(
             "Engine '%s' did '%s' for message %s in %d ms",
             message.engine,
@@ -334,37 +328,34 @@ class EngineFlow:
         )
         return Outcome.SUCCEEDED
 
-    def _settle(self, ended: Ended, kept: KeptInvisible, alone: Alone | None) -> None:
+    def _settle(self, delivery: Delivery, ended: Ended, alone: Alone | None) -> None:
         """Write a success down, and delete its message unless something else must be freed first."""
         if alone is None:
-            self._records.settle(ended, self._queue, kept.let_go(), self._reached)
-            return
-        self._records.record(ended)
-        self._reached("recorded")
+            delivery.succeed(ended)
+        else:
+            delivery.record(ended)
 
-    def _forget(self, kept: KeptInvisible, message: EngineMessage) -> None:
-        if not self._queue.delete(kept.let_go()):
-            self._records.withdraw(message)
-
-    def _failed(self, kept: KeptInvisible, message: EngineMessage, started: float, error: str) -> Outcome:
+    def _failed(self, delivery: Delivery, message: EngineMessage, started: float, error: Exception) -> Outcome:
         self._reached("failed")
-        kept.extend()
-        self._records.record(self._ended(kept, message, started, error=error))
-        self._reached("failure recorded")
-        count = kept.message.dequeue_count
+        error = delivery.undo(error)
+        said = str(error) if isinstance(error, TransactionEndedError) else told(error)
+        ended = self._ended(delivery, message, started, error=said[:_LONGEST_ERROR])
+        if isinstance(error, TransactionEndedError):
+            return self._bury_ended(delivery, ended)
+        count = delivery.received.dequeue_count
         delay = min(self._settings(message).retry_policy.delay_for_attempt(count - 1), LONGEST_INVISIBLE_SECONDS)
-        self._queue.retry_later(kept.let_go(), delay, error)
+        delivery.retry(ended, delay)
         _log.warning(
             "Engine '%s' failed at delivery %d of message %s and tries again in %.1f s: %s",
             message.engine,
             count,
             message.message_id,
             delay,
-            error,
+            ended.error,
         )
         return Outcome.RETRIED
 
-    def _call(self, kept: KeptInvisible, message: EngineMessage, alone: Alone | None) -> object:
+    def _call(self, delivery: Delivery, message: EngineMessage, alone: Alone | None) -> object:
         definition = self._operations.get(message.operation)
         if definition is None:
             raise ConfigurationError(
@@ -377,17 +368,24 @@ class EngineFlow:
             correlation_id=message.correlation_id,
             message_id=message.message_id,
             instance_id=message.instance_id,
-            attempt=kept.message.dequeue_count,
+            attempt=delivery.received.dequeue_count,
+            fencing_token=delivery.fencing_token,
             causation_id=message.causation_id,
             registry=None if alone is None else alone.registry,
-            lease_lost=kept.lost,
-            _beat=kept.extend,
+            lease_lost=delivery.lost,
+            _beat=delivery.beat,
+            _transaction=lent_to(delivery.transaction, is_async=is_async(definition.handler)),
+            _no_transaction=ELSEWHERE,
         )
-        return definition.operation.run(context, message, kept)
+        token = current_correlation_id.set(message.correlation_id)
+        try:
+            return definition.operation.run(context, message, delivery)
+        finally:
+            current_correlation_id.reset(token)
 
     def _ended(
         self,
-        kept: KeptInvisible,
+        delivery: Delivery,
         message: EngineMessage,
         started: float,
         *,
@@ -395,7 +393,7 @@ class EngineFlow:
         error: str | None = None,
     ) -> Ended:
         duration = int((self._clock.monotonic() - started) * 1000)
-        attempt = kept.message.dequeue_count
+        attempt = delivery.received.dequeue_count
         return Ended(message=message, attempt=attempt, duration_ms=duration, output=output, error=error)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from ..core.types import JsonValue
 from ..records.dead_letters import DeadLetter
+from ..runtime.transaction import HandlerTransaction
 from .messages import EngineMessage
-from .queues.protocol import EngineQueue, Received
+from .queues.protocol import Received
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Scope:
 
 
 class EngineRecords(Protocol):
-    """The history and the dead letters of engines."""
+    """The history and the dead letters of engines, as the flow looks at them."""
 
     def has_succeeded(self, message: EngineMessage) -> bool:
         """Return whether the history knows a success of this engine, operation and correlation id."""
@@ -57,28 +60,107 @@ class EngineRecords(Protocol):
         """Return the executions of the same that failed, oldest first."""
         ...
 
-    def record(self, ended: Ended) -> None:
-        """Add an execution to the history."""
-        ...
-
-    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
-        """Add a success to the history, then delete its message; both at once where that can be.
-
-        Raises:
-            LostLeaseError: the message is no longer ours, and nothing was recorded.
-        """
-        ...
-
     def is_buried(self, message: EngineMessage) -> bool:
         """Return whether a Pending dead letter is about this very message."""
         ...
 
-    def withdraw(self, message: EngineMessage) -> None:
-        """Resolve the Pending dead letter of a message whose success was recorded at the same time."""
+
+class Delivery(Protocol):
+    """One delivery of a message: how it is held while it is worked on, and how it ends.
+
+    It ends once, by ``succeed``, ``retry``, ``bury``, ``forget`` or ``put_back``; what is lost does not end at all. An
+    end that does not get through lets the message come again.
+    """
+
+    @property
+    def received(self) -> Received:
+        """Return the message as it was handed out."""
         ...
 
-    def bury(self, letter: DeadLetter) -> bool:
-        """Add a dead letter if it is not there yet; return whether it was added."""
+    @property
+    def message(self) -> EngineMessage | None:
+        """Return the message if it was read before."""
+        ...
+
+    @property
+    def fencing_token(self) -> int:
+        """Return a number that grows with every holder of the message."""
+        ...
+
+    @property
+    def transaction(self) -> HandlerTransaction | None:
+        """Return the transaction that commits together with ``succeed`` and ``record``; None where there is none."""
+        ...
+
+    @property
+    def lost(self) -> threading.Event:
+        """Return what is set once the message is, or may be, someone else's."""
+        ...
+
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once the message is lost; return what takes that back."""
+        ...
+
+    def mark_lost(self) -> None:
+        """Take the message for someone else's from now on."""
+        ...
+
+    def held(self, seconds: float) -> AbstractContextManager[None]:
+        """Keep the message from others inside the block; ``seconds`` is for queues that do not know for how long."""
+        ...
+
+    def holds_also(self, let_go: Callable[[], None]) -> None:
+        """Learn how to free what the execution holds besides, for a process that ends before it."""
+        ...
+
+    def beat(self, progress: JsonValue) -> None:
+        """Keep the message for its whole time from now on, and say how far the work is where that is kept.
+
+        Raises:
+            LostLeaseError: it is no longer ours.
+        """
+        ...
+
+    def has_succeeded(self, message: EngineMessage) -> bool:
+        """Return whether the history knows a success of this engine, operation and correlation id [ENGINE-2].
+
+        Raises:
+            Conflict: another message about the same is at work in this process.
+        """
+        ...
+
+    def undo(self, error: Exception) -> Exception:
+        """Undo what the handler wrote in its transaction before it raised; return the error to go on with."""
+        ...
+
+    def succeed(self, ended: Ended) -> None:
+        """Record a success and delete its message.
+
+        Raises:
+            LostLeaseError: the message is no longer ours, and nothing was recorded.
+            TransactionEndedError: the handler ended its transaction itself; nothing was recorded.
+            HandlerError: the handler's writes could not be committed; nothing was kept.
+        """
+        ...
+
+    def record(self, ended: Ended) -> None:
+        """Record a success whose message is deleted later, by ``forget``. Raises as ``succeed`` does."""
+        ...
+
+    def retry(self, ended: Ended, delay_seconds: float) -> None:
+        """Record a failure, and let the message come again after a while, counted."""
+        ...
+
+    def bury(self, letter: DeadLetter, message: EngineMessage | None, ended: Ended | None = None) -> None:
+        """Add a dead letter, record the execution that led to it if there was one, and delete the message."""
+        ...
+
+    def forget(self, recorded: EngineMessage | None = None) -> None:
+        """Delete a message that needs no execution any more; ``recorded`` is given after ``record``."""
+        ...
+
+    def put_back(self, delay_seconds: float, reason: str) -> None:
+        """Let the message come again after a while with its count as it was."""
         ...
 
 

@@ -35,7 +35,7 @@ from ..records.row_keys import dead_letter_key
 from .messages import Defaults, parse
 from .queues.copies import retried_copy
 from .queues.embedded import EmbeddedQueue
-from .queues.protocol import EngineQueue, LimitedQueue
+from .queues.protocol import LimitedQueue, SendingQueue
 
 _log = logging.getLogger("holdfast.engines")
 _UNFINISHED_SECONDS = 60.0
@@ -96,7 +96,7 @@ class SteppedRetries:
         self,
         letters: LetterTable,
         history: HistoryTable,
-        queue: Callable[[DeadLetter], EngineQueue],
+        queue: Callable[[DeadLetter], SendingQueue],
         reached: Callable[[str], None] = lambda boundary: None,
         *,
         is_declared: Callable[[str], bool] = lambda engine: True,

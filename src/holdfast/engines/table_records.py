@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy.engine import Engine
-
-from ..core.errors import Conflict, LostLeaseError, NotFoundError
-from ..records.database import changing
+from ..core.errors import Conflict, NotFoundError
 from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
-from ..records.history import History, HistoryStatus
+from ..records.history import HistoryStatus
 from ..records.paging import MAX_LIMIT
 from ..records.protocol import HistoryTable, LetterTable
 from .messages import EngineMessage
 from .ports import Ended, FailedBefore
-from .queues.embedded import EmbeddedQueue
-from .queues.protocol import EngineQueue, Received
 
+_log = logging.getLogger("holdfast.engines")
 _SUCCEEDED_AFTER_ALL = "the operation succeeded after all; see the history"
 _BY_ITSELF = "holdfast"
 
@@ -45,17 +42,7 @@ class TableRecords:
 
     def record(self, ended: Ended) -> None:
         """Add an execution to the history."""
-        self.history.add(**_entry(ended))
-
-    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
-        """Add a success to the history, then delete its message.
-
-        A message that is not ours any more was taken over while we wrote, and may have been buried: the success counts.
-        """
-        self.record(ended)
-        reached("recorded")
-        if not queue.delete(received):
-            self.withdraw(ended.message)
+        self.history.add(**entry_of(ended))
 
     def is_buried(self, message: EngineMessage) -> bool:
         """Return whether a Pending dead letter is about this very message."""
@@ -77,34 +64,25 @@ class TableRecords:
             if after is None:
                 return
 
-    def bury(self, letter: DeadLetter) -> bool:
+    def bury(self, letter: DeadLetter) -> None:
         """Add a dead letter if it is not there yet."""
-        return self.letters.add(letter)
+        if self.letters.add(letter):
+            tell_buried(letter)
 
 
-class DatabaseRecords(TableRecords):
-    """Records in the database that the embedded queue is in, too: a success and its message's end are one transaction.
-
-    So a worker that was paused for long and lost its message cannot write a success beside a dead letter.
-    """
-
-    def __init__(self, letters: LetterTable, history: HistoryTable, engine: Engine) -> None:
-        super().__init__(letters, history)
-        self._engine = engine
-
-    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
-        """Add a success to the history and delete its message, both or neither."""
-        if not isinstance(queue, EmbeddedQueue):
-            super().settle(ended, queue, received, reached)
-            return
-        with changing(self._engine) as connection:
-            if not queue.delete(received, connection):
-                raise LostLeaseError(f"Message {received.id} is no longer this worker's; its end is not recorded.")
-            History(self._engine).add(connection, **_entry(ended))
-            reached("recorded")
+def tell_buried(letter: DeadLetter) -> None:
+    """Say that a message was given up."""
+    _log.error(
+        "Engine '%s' gave message %s up after %d deliveries: %s",
+        letter.engine,
+        letter.item_id,
+        letter.dequeue_count,
+        letter.error_message,
+    )
 
 
-def _entry(ended: Ended) -> dict[str, Any]:
+def entry_of(ended: Ended) -> dict[str, Any]:
+    """Return what the history keeps of an execution."""
     message = ended.message
     return {
         "engine": message.engine,

@@ -1,4 +1,4 @@
-"""Runs engines until told to stop: receives, takes each message through its flow, drains."""
+"""Runs engines whose queues are not in the database: receives, takes each message through its flow, drains."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.clock import Clock
-from ..core.retry import RetryPolicy, doubling
+from ..core.retry import RetryPolicy
 from .flow import EngineFlow
-from .queues.embedded import EmbeddedQueue
+from .queued import QueuedDelivery
 from .queues.protocol import EngineQueue, Received
+from .table_records import TableRecords
 from .telemetry import EngineTelemetry
 
 _LOOK_AROUND_SECONDS = 0.2
-_LEAST_REST_SECONDS = 0.02
-_LONGEST_REST_SECONDS = 10.0
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
@@ -26,6 +25,7 @@ class EngineWork:
     name: str
     queue: EngineQueue
     flow: EngineFlow
+    records: TableRecords
     concurrency: int
     visibility_seconds: float
     poll_seconds: float
@@ -49,8 +49,8 @@ class EngineWorker:
         self._telemetry = telemetry
         self._clock = clock
         self._slots = {work.name: threading.Semaphore(work.concurrency) for work in works}
-        self._wakes = {work.name: threading.Event() for work in works}
         self._running: set[threading.Thread] = set()
+        self._deliveries: set[QueuedDelivery] = set()
 
     def run(self) -> bool:
         """Run until ``stop`` is set, then until running operations have finished."""
@@ -64,28 +64,8 @@ class EngineWorker:
         return True
 
     def _receive_for_ever(self, work: EngineWork) -> None:
-        wake = self._wakes[work.name]
-        news = work.queue.wake_ups(self._clock, wake.set) if isinstance(work.queue, EmbeddedQueue) else None
-        if news is not None:
-            news.start()
-        try:
-            self._receive(work, wake)
-        finally:
-            if news is not None:
-                news.stop()
-
-    def _rest_seconds(self, work: EngineWork, idle: int) -> float:
-        """Return how long to rest: longer and longer where new messages wake us, but never past one that is due."""
-        if not isinstance(work.queue, EmbeddedQueue) or not work.queue.notifies:
-            return work.poll_seconds
-        longest = doubling(work.poll_seconds, _LONGEST_REST_SECONDS, idle)
-        due_in = work.queue.seconds_to_next()
-        return longest if due_in is None else min(longest, max(_LEAST_REST_SECONDS, due_in))
-
-    def _receive(self, work: EngineWork, wake: threading.Event) -> None:
-        failures_in_a_row = idle = 0
+        failures_in_a_row = 0
         while not self._stop.is_set():
-            wake.clear()
             slots = self._take_slots(work)
             try:
                 received = work.queue.receive(slots, work.visibility_seconds) if slots else []
@@ -99,9 +79,8 @@ class EngineWorker:
             self._free_slots(work, slots - len(received))
             for message in received:
                 failures_in_a_row += not self._is_begun(work, message)
-            idle = 0 if received else idle + 1
             if slots and not received:
-                self._clock.wait(wake, self._rest_seconds(work, idle))
+                self._clock.wait(self._stop, work.poll_seconds)
 
     def _take_slots(self, work: EngineWork) -> int:
         """Return how many messages may be begun now; wait a moment for the first."""
@@ -130,24 +109,25 @@ class EngineWorker:
         return True
 
     def _handle(self, work: EngineWork, message: Received) -> None:
+        delivery = QueuedDelivery(work.queue, message, work.records, self._clock, work.flow.reached)
+        self._deliveries.add(delivery)
         try:
-            with self._telemetry.delivery(work.name) as delivery:
-                delivery.outcome = work.flow.handle(message)
+            with self._telemetry.delivery(work.name) as told:
+                told.outcome = work.flow.handle(delivery)
         except Exception as error:  # the message comes again when its time has passed
             self._telemetry.broke(work.name, error)
             self._clock.wait(self._stop, _AFTER_ERRORS.base_delay_seconds)
         finally:
+            self._deliveries.discard(delivery)
             self._free_slots(work, 1)
 
     def stopping(self) -> None:
-        """End the rests of those who receive."""
-        for wake in self._wakes.values():
-            wake.set()
+        """Nothing to do: the event is looked at."""
 
     def give_up(self) -> None:
         """Let what did not finish come again at once, uncounted."""
-        for work in self._works:
-            work.flow.give_back("the worker stopped")
+        for delivery in list(self._deliveries):
+            delivery.give_back("the worker stopped")
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Return a thread that does not keep the process alive: what outlives the drain is given back."""

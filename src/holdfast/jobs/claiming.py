@@ -7,7 +7,7 @@ begins to fail and once when it works again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from ..core.clock import Clock
@@ -72,8 +72,14 @@ class Claiming:
         self._unlimited = BackOff("Claiming jobs", telemetry, clock)
         self._by_topic: dict[str, BackOff] = {}
 
-    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> Iterator[list[ClaimedJob]]:
-        """Claim up to ``capacity`` jobs; yield them source by source, to be started before the next is asked."""
+    def claim(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int] | None = None
+    ) -> Iterator[list[ClaimedJob]]:
+        """Claim up to ``capacity`` jobs, of each topic so many at most.
+
+        They come source by source, to be started before the next is asked.
+        """
+        mosts = mosts or {}
         self._turn += 1
         limited = [topic for topic in wanted if topic in self._limited_topics()]
         sources = _rotated([None, *limited], self._turn)
@@ -82,7 +88,7 @@ class Claiming:
             share = math.ceil(free / (len(sources) - place))
             if share < 1:
                 return
-            jobs = self._claimed(worker, wanted, topic, share)
+            jobs = self._claimed(worker, wanted, topic, share, mosts)
             free -= len(jobs)
             if jobs:
                 yield jobs
@@ -92,15 +98,18 @@ class Claiming:
         limited = [self._by_topic[topic] for topic in self._limited if topic in self._by_topic]
         return min(back_off.due_in_seconds for back_off in (self._unlimited, *limited))
 
-    def _claimed(self, worker: WorkerId, wanted: Wanted, topic: str | None, share: int) -> list[ClaimedJob]:
+    def _claimed(
+        self, worker: WorkerId, wanted: Wanted, topic: str | None, share: int, mosts: Mapping[str, int]
+    ) -> list[ClaimedJob]:
         if topic is None:
             in_turn = {name: wanted[name] for name in _rotated(list(wanted), self._turn)}
-            return self._unlimited.attempt(lambda: self._store.claim(worker, in_turn, share), [])
+            return self._unlimited.attempt(lambda: self._store.claim(worker, in_turn, share, mosts), [])
         if topic not in self._by_topic:
             doing = f"Claiming jobs of the limited topic '{topic}'"
             self._by_topic[topic] = BackOff(doing, self._telemetry, self._clock)
         limited = self._by_topic[topic]
-        return limited.attempt(lambda: self._store.claim_limited(worker, topic, wanted[topic], share), [])
+        most = min(share, mosts.get(topic, share))
+        return limited.attempt(lambda: self._store.claim_limited(worker, topic, wanted[topic], most), [])
 
     def _limited_topics(self) -> frozenset[str]:
         now = self._clock.monotonic()

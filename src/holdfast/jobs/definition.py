@@ -72,6 +72,7 @@ class JobDefinition:
         self.codec = PayloadCodec(function, max_bytes=max_payload_bytes)
         self.takes_context = self.codec.takes_context
         self.is_async = is_async(function)
+        self.delivering: None = None
         self.options = BoundJob(self).options
         if "connection" in self.codec.fields:
             raise ConfigurationError(

@@ -35,7 +35,7 @@ from .model import Failure, PutBack, Stopped, Success, WorkerId
 from .outcomes import Discard, JobCancelled, Retry, Snooze
 from .overdue import overdue_error
 from .reporter import Report
-from .running import Running, current_running
+from .running import Delivering, Running, current_running
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 from .texts import storable
@@ -73,7 +73,7 @@ class Execution:
         most_result_bytes: int = _MOST_RESULT_BYTES,
     ) -> None:
         self._store = store
-        self._worker = worker
+        self.worker = worker
         self._transaction_engine = transaction_engine
         self._telemetry = telemetry
         self._clock = clock
@@ -90,6 +90,9 @@ class Execution:
         token = current_correlation_id.set(running.job.correlation_id)
         current_running.set(running)
         try:
+            if running.handler.delivering is not None:
+                self._deliver(running, running.handler.delivering)
+                return
             output = running.handler.function(*self._context(running), **self._arguments(running))
         except BaseException as error:  # sys.exit() in a handler is a failure like any other
             self._failed(running, error)
@@ -98,6 +101,16 @@ class Execution:
         finally:
             current_correlation_id.reset(token)
             current_running.set(None)
+
+    def _deliver(self, running: Running, delivering: Delivering) -> None:
+        """Let a workload of its own take the job to its end; what it leaves open, because it is lost, is given back."""
+        with self._never_lost(running):
+            try:
+                delivering.deliver(running, self)
+            finally:
+                self._close(running)
+            if not running.is_reported:
+                self.end(running, PutBack(running.claim))
 
     async def run_async(self, running: Running) -> None:
         """Call an ``async def`` handler and report. Its transaction ends on a thread: the loop is never blocked."""
@@ -118,9 +131,9 @@ class Execution:
     def _was_stopped(self, running: Running) -> bool:
         """Return whether a job was cancelled or lost before its turn came; then it has been reported."""
         if running.is_lost:
-            self._end(running, PutBack(running.claim))
+            self.end(running, PutBack(running.claim))
         elif running.cancel_reason is not None:
-            self._end(running, Stopped(running.claim, 0))
+            self.end(running, Stopped(running.claim, 0))
         else:
             return False  # what comes after this look stops the handler
         return True
@@ -128,14 +141,14 @@ class Execution:
     def _may_begin(self, running: Running) -> bool:
         """Record the begin of a job that may run once [ONCE-1]; when that is not answered it is given back unbegun."""
         try:
-            if self._store.begin(self._worker, running.claim):
+            if self._store.begin(self.worker, running.claim):
                 return True
         except (Unavailable, Ambiguous) as error:
             self._telemetry.unavailable("Recording the begin of a job", error)
-            self._end(running, PutBack(running.claim))
+            self.end(running, PutBack(running.claim))
             return False
         running.lose(is_certain=True)
-        self._end(running, PutBack(running.claim))
+        self.end(running, PutBack(running.claim))
         return False
 
     async def _off_loop(self, running: Running, end: Callable[[Running, Any], None], value: object) -> None:
@@ -149,9 +162,9 @@ class Execution:
         return None
 
     def _context(self, running: Running) -> tuple[JobContext, ...]:
-        return (JobContext(running, self._open, self._beat, self._clock),) if running.handler.takes_context else ()
+        return (JobContext(running, self.open, self.tell, self._clock),) if running.handler.takes_context else ()
 
-    def _open(self, running: Running) -> HandlerTransaction:
+    def open(self, running: Running) -> HandlerTransaction:
         """Return the transaction of an attempt, made when it is first asked for."""
         if self._transaction_engine is None:
             raise ConfigurationError(
@@ -162,7 +175,7 @@ class Execution:
             running.transaction = HandlerTransaction(
                 self._transaction_engine,
                 running.job.lease_seconds,
-                check=lambda connection: self._store.hold_on(connection, self._worker, running.claim),
+                check=lambda connection: self._store.hold_on(connection, self.worker, running.claim),
                 protect=partial(self._protect, running),
                 is_held=lambda: not running.is_lost,
                 places=self._places,
@@ -184,9 +197,9 @@ class Execution:
         except PayloadError as error:
             raise _UnreadableError(str(error)) from error
 
-    def _beat(self, running: Running, progress: str | None) -> bool:
+    def tell(self, running: Running, progress: str | None) -> bool:
         """Tell progress, unless the handler itself holds SQLite's write lock: nobody can take its lease meanwhile."""
-        return running.locked_since is not None or self._store.progress(self._worker, running.claim, progress)
+        return running.locked_since is not None or self._store.progress(self.worker, running.claim, progress)
 
     def _succeeded(self, running: Running, output: object) -> None:
         with self._never_lost(running):
@@ -197,7 +210,7 @@ class Execution:
                 self._complete_together(running, running.transaction, report)
             else:
                 self._close(running)
-                self._end(running, report)
+                self.end(running, report)
 
     def _complete_together(self, running: Running, transaction: HandlerTransaction, report: Success) -> None:
         """Commit the handler's writes and the completion, fenced by owner and attempt."""
@@ -206,17 +219,17 @@ class Execution:
             self._settle(running, transaction, report)
         except InvalidTransition:
             self._telemetry.stale([running.claim])
-            self._forget(running)
+            self.forget(running)
         except BaseException as error:
             running.is_reported = False
             self._failed(running, error)
         else:
             self._telemetry.succeeded(1)
-            self._forget(running)
+            self.forget(running)
 
     def _settle(self, running: Running, transaction: HandlerTransaction, report: Success) -> None:
         def record(connection: Connection) -> None:
-            if not self._store.complete_on(connection, self._worker, report):
+            if not self._store.complete_on(connection, self.worker, report):
                 raise InvalidTransition(f"Job {running.job.id} is no longer this worker's. Its writes were undone.")
 
         try:
@@ -230,7 +243,7 @@ class Execution:
             error = ended_itself(running.transaction, error) or error
             self._close(running)
             self._telemetry.raised(running, error)
-            self._end(running, ending(running, error, self._duration_ms(running)))
+            self.end(running, ending(running, error, self._duration_ms(running)))
 
     def _close(self, running: Running) -> None:
         if running.transaction is not None:
@@ -243,15 +256,22 @@ class Execution:
             yield
         except BaseException as error:
             _log.exception("Job %d could not be ended as it should", running.job.id)
-            self._end(running, Failure(running.claim, self._duration_ms(running), storable(told(error))))
+            if not running.is_reported:
+                self.end(running, Failure(running.claim, self._duration_ms(running), storable(told(error))))
 
-    def _end(self, running: Running, report: Report) -> None:
+    def end(self, running: Running, report: Report) -> None:
+        """Report how an attempt ended, unless it is surely someone else's by now."""
         if running.is_taken:
             self._telemetry.stale([running.claim])
-            self._forget(running)
+            self.forget(running)
         else:
             running.is_reported = True
             self._report(report)
+
+    def forget(self, running: Running) -> None:
+        """Let go of an attempt whose end was recorded in its transaction, or is nobody's business any more."""
+        running.is_reported = True
+        self._forget(running)
 
     def _duration_ms(self, running: Running) -> int:
         return int((self._clock.monotonic() - running.started_at) * 1000)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, NewType
+from typing import Any, NamedTuple, NewType, Protocol
 
 JobId = NewType("JobId", int)
 WorkerId = NewType("WorkerId", str)
@@ -53,6 +53,7 @@ class ClaimedJob(NamedTuple):
     run_at: datetime | None
     created_at: datetime
     ready_at: datetime | None = None  # what jobs of one priority are ordered by; not told to remote workers
+    losses: int = 0  # workers that were lost with it and are not charged to it; not told to remote workers
 
     @property
     def claim(self) -> Claim:
@@ -151,6 +152,28 @@ class Stopped(NamedTuple):
 
     claim: Claim
     duration_ms: int
+
+
+class Settler(Protocol):
+    """Ends attempts for a workload that records their ends itself, such as engines."""
+
+    def settle(self, worker: WorkerId, batch: Sequence[Settled]) -> set[Claim]:
+        """End attempts, all in one transaction; return those that were still ours.
+
+        Raises:
+            Unavailable: nothing was changed.
+            Ambiguous: all of it was, or nothing.
+        """
+        ...
+
+
+class Settled(NamedTuple):
+    """A report: ``by`` knows what to record of it. ``characters`` is how much of a statement it takes."""
+
+    claim: Claim
+    by: Settler
+    value: Any
+    characters: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from .definition import BoundJob, JobDefinition
 from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
 from .payload import MAX_PAYLOAD_BYTES
 from .periodic import Periodic, PeriodicEnqueuer
+from .running import JobHandler
 from .settings import JobSettings, Rate, checked_topic, limits_of
 from .stores.base import SqlJobStore
 from .stores.choose import job_store
@@ -199,9 +200,14 @@ class Jobs:
         self._definitions[key] = definition
 
     def worker(
-        self, stop: threading.Event, settings: WorkerSettings, topics: Collection[str] | None = None
+        self,
+        stop: threading.Event,
+        settings: WorkerSettings,
+        topics: Collection[str] | None = None,
+        *,
+        others: Sequence[JobHandler] = (),
     ) -> JobWorker:
-        """Return a worker for the declared jobs, or for those of some topics.
+        """Return a worker for the declared jobs, or for those of some topics, and for other handlers.
 
         Raises:
             ConfigurationError: a topic has no job.
@@ -214,7 +220,7 @@ class Jobs:
         self._declare_limits(chosen)
         return JobWorker(
             self.store,
-            chosen,
+            [*chosen, *others],
             stop,
             keeper_store=job_store(self._engine(1, _KEEPER_RECYCLE_SECONDS)),
             transaction_engine=self._transaction_engine(),

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from ..core.clock import Clock
 from ..core.errors import Ambiguous, Unavailable
 from ..core.retry import RetryPolicy
-from .model import Claim, Failure, PutBack, Stopped, Success, WorkerId
+from .model import Claim, Failure, PutBack, Settled, Settler, Stopped, Success, WorkerId
 from .running import InFlight
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 
-Report = Success | Failure | PutBack | Stopped
+Report = Success | Failure | PutBack | Stopped | Settled
 _MOST_PER_FLUSH = 1000
 _MOST_CHARACTERS_PER_FLUSH = 1_000_000  # a statement must fit what servers take
 _GATHER_SECONDS = 0.004
@@ -109,8 +110,12 @@ class Reporter:
             PutBack: self._send_put_backs,
             Stopped: self._send_stopped,
         }
-        for kind in set(map(type, reports)):
+        for kind in set(map(type, reports)) & senders.keys():
             self._until_answered(senders[kind], [report for report in reports if type(report) is kind])
+        settled = [report for report in reports if type(report) is Settled]
+        for settler in dict.fromkeys(report.by for report in settled):
+            batch: list[Report] = [report for report in settled if report.by is settler]
+            self._until_answered(partial(self._send_settled, settler), batch)
         self._in_flight.remove([report.claim for report in reports])
         self._on_freed()
 
@@ -165,6 +170,10 @@ class Reporter:
         reports = [report for report in batch if isinstance(report, Stopped)]
         self._refused(batch, self._store.end_cancelled(self._worker, reports))
 
+    def _send_settled(self, settler: Settler, batch: list[Report]) -> None:
+        reports = [report for report in batch if isinstance(report, Settled)]
+        self._refused(batch, settler.settle(self._worker, reports))
+
     def _refused(self, batch: Sequence[Report], accepted: set[Claim]) -> None:
         self._telemetry.stale(report.claim for report in batch if report.claim not in accepted)
 
@@ -172,4 +181,6 @@ class Reporter:
 def _weight(report: Report) -> int:
     if isinstance(report, Success):
         return len(report.output) if report.output else 0
+    if isinstance(report, Settled):
+        return report.characters
     return len(report.error) if isinstance(report, Failure) else 0

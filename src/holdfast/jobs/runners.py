@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,37 +12,38 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..core.clock import Clock
+from .lanes import Lane, emptied
 from .running import Running
 from .stuck import Knocking
 
-_BRIEF_SECONDS = 0.002
 _STOP_SECONDS = 2.0
 _log = logging.getLogger("holdfast.jobs")
 
 
 class ThreadRunner:
-    """A few threads that take jobs from one line. Threads are started, and woken, only as they are needed.
+    """Threads that take jobs from the lines of all lanes in turn. They are started, and woken, only as they are needed.
 
     Waking a thread costs more than a very short job: when jobs are short, few threads do them all. Where the machine
     gives no more threads, those that are there do the work.
     """
 
-    def __init__(self, threads: int, run: Callable[[Running], None], clock: Clock) -> None:
-        self._most = threads
+    def __init__(self, lanes: Sequence[Lane], run: Callable[[Running], None], clock: Clock) -> None:
+        self._lanes = deque(lanes)
+        self._most = sum(lane.places for lane in lanes)
         self._run = run
         self._clock = clock
-        self._line: deque[Running] = deque()
         self._wake_ups: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._mean_seconds = 1.0
         self._lock = threading.Lock()
         self._has_refused = False
         self.lost = 0  # threads whose handler was abandoned and has not come back
 
     def start(self, jobs: Sequence[Running]) -> None:
         """Take jobs in."""
-        self._line.extend(jobs)
+        for running in jobs:
+            assert running.lane is not None
+            running.lane.put(running)
         self.wake()
 
     def start_alone(self, running: Running) -> None:
@@ -59,16 +59,10 @@ class ThreadRunner:
         """Return whether every thread that was started still works, and there is one for those in line."""
         return all(thread.is_alive() for thread in self._threads) and not (self._has_refused and not self._threads)
 
-    @property
-    def waiting_since(self) -> float | None:
-        """Return when the first in line was claimed, None when nobody waits for a thread."""
-        return _claimed_at(self._line)
-
     def wake(self) -> None:
-        """Wake as many threads as the line needs."""
-        waiting = len(self._line)
-        wanted = min(waiting, 1 + math.ceil(waiting * min(1.0, self._mean_seconds / _BRIEF_SECONDS)))
+        """Wake as many threads as the lines need."""
         with self._lock:
+            wanted = sum(lane.wanted_threads() for lane in self._lanes)
             woken = min(wanted, self._idle)
             self._idle -= woken
             new = self._started(min(wanted - woken, self._most - len(self._threads)))
@@ -92,10 +86,6 @@ class ThreadRunner:
             _log.error("Only %d of %d threads for jobs could be started: %s", len(self._threads), self._most, error)
         self._has_refused = True
 
-    def take_back(self) -> list[Running]:
-        """Return the jobs no thread has begun with."""
-        return _emptied(self._line)
-
     def abandon(self, running: Running) -> bool:
         """Leave a thread to a handler that does not end; return whether it has not ended meanwhile."""
         with self._lock:
@@ -109,26 +99,36 @@ class ThreadRunner:
 
     def _work(self) -> None:
         while self._wake_ups.get():
-            self._empty_line()
+            self._empty_lines()
             with self._lock:
                 self._idle += 1
-            if self._line:  # someone came while this thread was about to rest
+                is_wanted = any(lane.wanted_threads() for lane in self._lanes)
+            if is_wanted:  # someone came while this thread was about to rest
                 self.wake()
 
-    def _empty_line(self) -> None:
-        started, count = self._clock.monotonic(), 0
-        while True:
-            try:
-                running = self._line.popleft()
-            except IndexError:
-                break
+    def _empty_lines(self) -> None:
+        running, begun = self._next(None), self._clock.monotonic()
+        while running is not None:
             self._run(running)
-            with self._lock:
-                running.thread = None
-                self.lost -= running.is_abandoned
-            count += 1
-        if count:
-            self._mean_seconds = (self._clock.monotonic() - started) / count
+            now = self._clock.monotonic()
+            if running.lane is not None:
+                running.lane.took(now - begun)
+            running, begun = self._next(running), now
+
+    def _next(self, ended: Running | None) -> Running | None:
+        """Leave the job that has ended, and take the next: of each lane in turn, so that a busy one starves none."""
+        with self._lock:
+            if ended is not None:
+                ended.thread = None
+                self.lost -= ended.is_abandoned
+                if ended.lane is not None:
+                    ended.lane.busy -= 1
+            for _ in range(len(self._lanes)):
+                self._lanes.rotate(-1)
+                running = self._lanes[-1].next()
+                if running is not None:
+                    return running
+        return None
 
 
 class LoopRunner:
@@ -187,12 +187,15 @@ class LoopRunner:
 
     def take_back(self) -> list[Running]:
         """Return the jobs that have not begun."""
-        return _emptied(self._waiting)  # the loop takes from it too
+        return emptied(self._waiting)  # the loop takes from it too
 
     @property
     def waiting_since(self) -> float | None:
         """Return when the first in line was claimed, None when nobody waits for a place on the loop."""
-        return _claimed_at(self._waiting)
+        try:
+            return self._waiting[0].started_at
+        except IndexError:
+            return None
 
     def abandon(self, running: Running) -> bool:
         """Leave a task alone that was cancelled and does not end; return whether it has not ended meanwhile."""
@@ -261,22 +264,7 @@ class LoopRunner:
             self._begin()
 
 
-def _claimed_at(line: deque[Running]) -> float | None:
-    try:
-        return line[0].started_at
-    except IndexError:
-        return None
-
-
 def _abandoned(running: Running) -> bool:
     """Give a job up unless it has just ended."""
     running.is_abandoned = running.thread is not None
     return running.is_abandoned
-
-
-def _emptied(line: deque[Running]) -> list[Running]:
-    taken = []
-    with suppress(IndexError):
-        while True:
-            taken.append(line.popleft())
-    return taken

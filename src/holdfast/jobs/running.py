@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..runtime.transaction import HandlerTransaction
 from .model import Claim, ClaimedJob
+
+if TYPE_CHECKING:
+    from .execution import Execution
+    from .lanes import Lane
 
 _events_lock = threading.Lock()
 current_running: ContextVar[Running | None] = ContextVar("holdfast_running_job", default=None)
@@ -60,6 +64,28 @@ class JobHandler(Protocol):
         """Return what reads its payloads."""
         ...
 
+    @property
+    def delivering(self) -> Delivering | None:
+        """Return what takes its jobs to their end; None when the function is called and its end reported."""
+        ...
+
+
+class Delivering(Protocol):
+    """Takes the jobs of a handler to their end in a way of its own, as the flow of engines does."""
+
+    @property
+    def concurrency(self) -> int:
+        """Return how many of them run at once, whatever else runs."""
+        ...
+
+    def expect(self, jobs: Sequence[Running]) -> None:
+        """Learn of jobs that were claimed and wait for their turn."""
+        ...
+
+    def deliver(self, running: Running, execution: Execution) -> None:
+        """Run one, and end it through the execution: by a report, or in its transaction."""
+        ...
+
 
 class Running:
     """One claimed job. Made for every job, so it is light: events exist once someone asks for them."""
@@ -78,8 +104,12 @@ class Running:
         "is_reported",
         "is_taken",
         "job",
+        "lane",
+        "let_go",
         "locked_since",
         "must_record_begin",
+        "on_gone",
+        "prepared",
         "started_at",
         "stop_task",
         "thread",
@@ -103,6 +133,10 @@ class Running:
         self.cancel_reason: str | None = None
         self.locked_since: float | None = None
         self.stop_task: Callable[[], None] | None = None
+        self.let_go: Callable[[], None] | None = None  # frees what it holds besides, when its worker leaves it behind
+        self.on_gone: Callable[[], None] | None = None  # told when the worker holds it no more
+        self.prepared: Any = None  # its payload as its handler has read it ahead
+        self.lane: Lane | None = None
         self.transaction: HandlerTransaction | None = None
         self._lost_event: threading.Event | None = None
         self._cancel_event: threading.Event | None = None
@@ -179,12 +213,19 @@ class InFlight:
         with self._lock:
             for running in jobs:
                 self._running[running.claim] = running
+                if running.lane is not None:
+                    running.lane.in_flight += 1
 
     def remove(self, claims: Iterable[Claim]) -> None:
         """Let go of jobs that have ended."""
         with self._lock:
-            for claim in claims:
-                self._running.pop(claim, None)
+            gone = [running for claim in claims if (running := self._running.pop(claim, None)) is not None]
+            for running in gone:
+                if running.lane is not None:
+                    running.lane.in_flight -= 1
+        for running in gone:
+            if running.on_gone is not None:
+                running.on_gone()
 
     def all(self) -> list[Running]:
         """Return what is held now."""

@@ -6,9 +6,10 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy.engine import Engine
 
@@ -21,6 +22,7 @@ from .announcement import Announcement
 from .claiming import BackOff, Claiming
 from .execution import Execution
 from .keeper import Keeper
+from .lanes import Lane
 from .model import ClaimedJob, Failure, PutBack, WorkerId
 from .once import OnceLine, may_run_once
 from .overdue import Overdue
@@ -31,7 +33,6 @@ from .stores.protocol import WakeUps, WorkerStore
 from .suspects import Suspects
 from .telemetry import WorkerTelemetry
 
-_AHEAD_SECONDS = 0.1
 _LEAST_POLL_SECONDS = 0.02
 _LINE_SECONDS = 0.01
 _LOOK_AROUND_SECONDS = 0.2
@@ -91,6 +92,9 @@ class JobWorker:
         self._clock = clock or SystemClock()
         self._stop = stop
         self._handlers: Mapping[tuple[str, str], JobHandler] = {(item.topic, item.operation): item for item in handlers}
+        self._jobs = Lane(self._settings.concurrency, self._settings.ahead)
+        self._lanes = {(item.topic, item.operation): self._lane_of(item) for item in handlers}
+        self._groups = _in_groups(self._jobs, self._lanes.values())
         self._wanted = _operations_by_topic(handlers)
         self._wanted_off_loop = _operations_by_topic([item for item in handlers if not item.is_async])
         self._telemetry = WorkerTelemetry(self.id, metrics)
@@ -106,7 +110,8 @@ class JobWorker:
             self._report,
             self._forget,
         )
-        self._threads = ThreadRunner(self._settings.concurrency, execution.run, self._clock)
+        lanes = [lane for group in self._groups for lane in group]
+        self._threads = ThreadRunner(lanes, execution.run, self._clock)
         self._loop = LoopRunner(self._settings.concurrency, execution.run_async, self._clock)
         self._once = OnceLine(self._in_flight, self._clock, self._begin_once)
         self._suspects = Suspects(
@@ -142,8 +147,12 @@ class JobWorker:
         self._claiming = Claiming(store, self._telemetry, self._clock)
         self._fetching = BackOff("Starting jobs", self._telemetry, self._clock)
         self._promoting = BackOff("Looking for jobs that are due", self._telemetry, self._clock)
-        self._pace = _Pace(self._settings.concurrency, self._settings.ahead)
         self._promote_at = 0.0
+        self._turn = 0
+
+    def _lane_of(self, handler: JobHandler) -> Lane:
+        own = handler.delivering
+        return self._jobs if own is None else Lane(own.concurrency, self._settings.ahead)
 
     def _listening(self) -> WakeUps | None:
         return self._store.wake_ups(self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled)
@@ -210,7 +219,10 @@ class JobWorker:
         return [
             item
             for item in every
-            if item.handler.is_async is is_async and item.begun_at is not None and item.begun_at < before
+            if item.handler.is_async is is_async
+            and item.handler.delivering is None
+            and item.begun_at is not None
+            and item.begun_at < before
         ]
 
     def _tell_stuck(self, what: str, is_stuck: bool, *, is_async: bool) -> None:
@@ -243,16 +255,18 @@ class JobWorker:
 
     def _fetch(self) -> None:
         idle = 0
+        has_news = True
         while not self._stop.is_set():
             self._wake.clear()
-            claimed = self._fetching.attempt(self._claim, 0)
+            claimed = self._fetching.attempt(partial(self._claim, has_news), 0)
             idle = 0 if claimed else idle + 1
+            has_news = bool(claimed)
             if not claimed:
-                self._clock.wait(self._wake, self._rest(idle))
+                has_news = self._clock.wait(self._wake, self._rest(idle)) or not self._store.notifies
                 self._threads.wake()
             self._give_back_what_waits()
 
-    def _claim(self) -> int:
+    def _claim(self, has_news: bool) -> int:
         """Claim what there is room for and start it, then look what is due; return how many jobs there were.
 
         While a suspect is tested nothing else begins.
@@ -261,7 +275,7 @@ class JobWorker:
         tested = self._suspects.step()
         if self._suspects.is_testing:
             return tested + self._promote_due()
-        started = self._claim_ready()
+        started = self._claim_ready(has_news)
         if not started and not len(self._in_flight):
             self._suspects.nothing_else()
         self._once.advance()
@@ -273,16 +287,27 @@ class JobWorker:
         if now >= self._announce_at:
             self._announce_at = now + self._announcing.attempt(self._announcement.tick, 0.0)
 
-    def _claim_ready(self) -> int:
-        """Claim what there is room for; nothing that needs the event loop while it is stuck."""
-        free = self._pace.capacity() - self._lost - len(self._in_flight)
-        if free < 1:
-            return 0
+    def _claim_ready(self, has_news: bool) -> int:
+        """Claim what there is room for, jobs and messages of engines; without news, one of the two in turn."""
         if self._loop.is_stuck and self._store.engine is None:
             self._store.give_back_waiting()  # a server sends whatever the worker has announced
             return 0
-        wanted = self._wanted_off_loop if self._loop.is_stuck else self._wanted
-        return sum(map(self._start, self._claiming.claim(self.id, wanted, free)))
+        self._turn += 1
+        groups = self._groups if has_news else [self._groups[self._turn % len(self._groups)]]
+        return sum(map(self._claim_for, groups))
+
+    def _claim_for(self, lanes: Sequence[Lane]) -> int:
+        """Claim what lanes have room for; nothing that needs the event loop while it is stuck."""
+        rooms = {lane: free for lane in lanes if (free := self._room(lane)) > 0}
+        mosts = {topic: rooms[lane] for (topic, _), lane in self._lanes.items() if lane in rooms}
+        if not mosts:
+            return 0
+        possible = self._wanted_off_loop if self._loop.is_stuck else self._wanted
+        wanted = {topic: operations for topic, operations in possible.items() if topic in mosts}
+        return sum(map(self._start, self._claiming.claim(self.id, wanted, sum(rooms.values()), mosts)))
+
+    def _room(self, lane: Lane) -> int:
+        return lane.room() - (self._lost if lane is self._jobs else 0)
 
     def _can_run(self, topic: str, operation: str) -> bool:
         handler = self._handlers.get((topic, operation))
@@ -294,9 +319,9 @@ class JobWorker:
             return self._fetching.due_in_seconds
         if self._suspects.is_testing:
             return min(self._settings.poll_seconds, self._suspects.seconds_left())
-        if self._waiting_since() is not None:
+        if any(self._waiting_since(lane) is not None for lane in self._lanes.values()):
             return _LINE_SECONDS
-        if self._pace.capacity() - self._lost <= len(self._in_flight):
+        if not any(self._room(lane) > 0 for lane in self._lanes.values()):
             return self._settings.poll_seconds
         poll = self._settings.poll_seconds
         if self._store.notifies:
@@ -333,14 +358,27 @@ class JobWorker:
                 self._reporter.put(PutBack(job.claim))
             return len(jobs)
         now = self._clock.monotonic()
-        known = [Running(job, self._handlers[job.topic, job.operation], now) for job in jobs]
+        known = [self._running(job, now) for job in jobs]
         self._in_flight.add(known)
         self._keeper.expect_lease(min(job.lease_seconds for job in jobs))
         self._telemetry.claimed(jobs, len(self._in_flight))
-        self._pace.started(known)
+        for lane in dict.fromkeys(running.lane for running in known):
+            self._started(lane, [running for running in known if running.lane is lane])
         self._hand_over([running for running in known if not may_run_once(running)])
         self._once.put(running for running in known if may_run_once(running))
         return len(jobs)
+
+    def _running(self, job: ClaimedJob, now: float) -> Running:
+        running = Running(job, self._handlers[job.topic, job.operation], now)
+        running.lane = self._lanes[job.topic, job.operation]
+        return running
+
+    def _started(self, lane: Lane | None, jobs: Sequence[Running]) -> None:
+        assert lane is not None
+        lane.pace.started(jobs)
+        delivering = jobs[0].handler.delivering
+        if delivering is not None:
+            delivering.expect(jobs)
 
     def _hand_over(self, jobs: Sequence[Running]) -> None:
         """Hand jobs to where they run."""
@@ -355,8 +393,10 @@ class JobWorker:
         self._hand_over([running])
 
     def _hold_suspect(self, job: ClaimedJob) -> Running:
-        running = Running(job, self._handlers[job.topic, job.operation], self._clock.monotonic())
+        running = self._running(job, self._clock.monotonic())
         self._in_flight.add([running])
+        if running.handler.delivering is not None:
+            running.handler.delivering.expect([running])
         self._keeper.expect_lease(job.lease_seconds)
         self._telemetry.claimed([job], len(self._in_flight))
         self._telemetry.tested(job)
@@ -375,31 +415,43 @@ class JobWorker:
 
     def _give_back_unbegun(self) -> None:
         """Put back what nobody has begun with."""
-        self._give_back([*self._threads.take_back(), *self._loop.take_back(), *self._once.take_back()])
+        for lane in dict.fromkeys(self._lanes.values()):
+            self._give_back_line(lane)
+
+    def _give_back_line(self, lane: Lane) -> None:
+        self._give_back([running for line in self._lines(lane) for running in line.take_back()])
 
     def _give_back(self, unbegun: Sequence[Running]) -> None:
-        self._pace.gave_back(len(unbegun))
         for running in unbegun:
+            if running.lane is not None:
+                running.lane.pace.gave_back(1)
             self._put_back(running)
 
-    def _waiting_since(self) -> float | None:
+    def _lines(self, lane: Lane) -> Sequence[Lane | LoopRunner | OnceLine]:
+        """Return where the jobs of a lane wait."""
+        return (lane, self._loop, self._once) if lane is self._jobs else (lane,)
+
+    def _waiting_since(self, lane: Lane) -> float | None:
         """Return when the job was claimed that has waited longest for its turn."""
-        lines = (self._threads, self._loop, self._once)
-        return min((line.waiting_since for line in lines if line.waiting_since is not None), default=None)
+        found = (line.waiting_since for line in self._lines(lane))
+        return min((since for since in found if since is not None), default=None)
 
     def _give_back_what_waits(self) -> None:
         """Leave jobs that were claimed ahead to others when those before them take long, or the loop is stuck."""
         if self._loop.is_stuck:
             self._give_back(self._loop.take_back())
-        since = self._waiting_since()
-        if since is not None and self._clock.monotonic() - since > _WAITING_SECONDS:
-            self._pace.slow_down()
-            self._give_back_unbegun()
+        for lane in dict.fromkeys(self._lanes.values()):
+            since = self._waiting_since(lane)
+            if since is not None and self._clock.monotonic() - since > _WAITING_SECONDS:
+                lane.pace.slow_down()
+                self._give_back_line(lane)
 
     # News
 
     def _freed(self) -> None:
-        self._pace.ended(len(self._in_flight), self._clock.monotonic())
+        now = self._clock.monotonic()
+        for lane in dict.fromkeys(self._lanes.values()):
+            lane.pace.ended(lane.in_flight, now)
         self._once.advance()
         self._wake.set()
 
@@ -433,8 +485,11 @@ class JobWorker:
                 self._look_around()
         left = [running for running in self._in_flight.all() if not running.is_reported and not running.is_abandoned]
         for running in left:
-            self._reporter.put(PutBack(running.claim, 0.0, "the worker stopped before the handler ended"))
             running.lose(is_certain=True)
+            if running.let_go is not None:
+                with suppress(Exception):  # what is held besides ends by itself
+                    running.let_go()
+            self._reporter.put(PutBack(running.claim, 0.0, "the worker stopped before the handler ended"))
         has_reported = self._reporter.finish(_REPORT_SECONDS)
         if self._listener is not None:
             self._listener.stop()
@@ -457,47 +512,8 @@ def _operations_by_topic(handlers: Sequence[JobHandler]) -> dict[str, list[str]]
     return found
 
 
-class _Pace:
-    """How many jobs to hold: as many as run at once, and ahead of them what is done within a moment.
-
-    Claims cost a round trip, so short jobs are claimed ahead; long ones are left for workers that are free.
-    """
-
-    def __init__(self, concurrency: int, most_ahead: int) -> None:
-        self._concurrency = concurrency
-        self._most_ahead = most_ahead
-        self._ahead = 0
-        self._started = 0
-        self._since = 0.0
-        self._left = 0
-
-    def capacity(self) -> int:
-        """Return how many jobs may be in flight."""
-        return self._concurrency + self._ahead
-
-    def slow_down(self) -> None:
-        """Claim nothing ahead until jobs are seen to be short again."""
-        self._ahead = 0
-
-    def gave_back(self, jobs: int) -> None:
-        """Note that jobs leave without having run: they say nothing about how fast jobs are."""
-        self._started -= jobs
-
-    def started(self, jobs: Sequence[Running]) -> None:
-        """Note that jobs were claimed."""
-        if not jobs:
-            return
-        if not self._left:
-            self._since = jobs[0].started_at
-            self._started = 0
-        self._started += len(jobs)
-        self._left += len(jobs)
-
-    def ended(self, in_flight: int, now: float) -> None:
-        """Note how many are left, and look how fast they went."""
-        ended = self._started - in_flight
-        self._left = in_flight
-        elapsed = max(1e-6, now - self._since)
-        if ended > 0:
-            self._ahead = min(self._most_ahead, int(ended / elapsed * _AHEAD_SECONDS))
-            self._started, self._since = in_flight, now
+def _in_groups(jobs: Lane, lanes: Iterable[Lane]) -> list[list[Lane]]:
+    """Return the lanes that claim together: that of jobs, and those of engines."""
+    every = list(dict.fromkeys(lanes))
+    groups = [[lane for lane in every if lane is jobs], [lane for lane in every if lane is not jobs]]
+    return [group for group in groups if group] or [[jobs]]

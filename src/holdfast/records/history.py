@@ -5,7 +5,7 @@ Jobs write theirs in the statement that ends the attempt; other workloads add th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -26,6 +26,7 @@ from .times import database_time
 _KIND = "history"
 _MOST_OF_ONE_ITEM = 1000
 _columns = history_table.c
+SuccessKey = tuple[str, str, str]  # engine, operation, correlation id
 
 
 class HistoryStatus(StrEnum):
@@ -109,24 +110,31 @@ class History:
         Raises:
             ConfigurationError: an id is empty or too long; nothing was written.
         """
-        check_fits(engine, operation=operation, correlation_id=correlation_id, instance_id=instance_id, item_id=item_id)
-        values = {
-            "engine": engine,
-            "instance_id": instance_id,
-            "operation": operation,
-            "status": HistoryStatus(status).value,
-            "duration_ms": max(0, duration_ms),
-            "input": None if input is None else kept(input),
-            "output": None if output is None else kept(output),
-            "error": None if error is None else legible(error),
-            "created_at": database_time(connection.dialect) if created_at is None else created_at,
-            "correlation_id": correlation_id,
-            "item_id": item_id,
-            "attempt": attempt,
-        }
+        values = _values(
+            engine=engine,
+            operation=operation,
+            status=status,
+            duration_ms=duration_ms,
+            correlation_id=correlation_id,
+            instance_id=instance_id,
+            input=input,
+            output=output,
+            error=error,
+            item_id=item_id,
+            attempt=attempt,
+        )
+        values["created_at"] = database_time(connection.dialect) if created_at is None else created_at
         with translated(self._engine, writes=True):
             added = connection.execute(insert(history_table).values(values))
             return int(added.inserted_primary_key[0])  # type: ignore[index] # there is one: a row was inserted
+
+    def add_many(self, connection: Connection, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Add entries, each with the arguments of ``add``, to the caller's transaction by one statement."""
+        rows = [_values(**entry) for entry in entries]
+        if rows:
+            with translated(self._engine, writes=True):
+                statement = insert(history_table).values(created_at=database_time(connection.dialect))
+                connection.execute(statement, rows)
 
     def by_id(self, entry_id: int, connection: Connection) -> HistoryEntry:
         """Return an entry that is there."""
@@ -182,6 +190,15 @@ class History:
             found = map(_entry, connection.execute(query))
             return next((entry for entry in found if _is_exactly(entry, wanted)), None)
 
+    def succeeded_of(self, keys: Collection[SuccessKey]) -> set[SuccessKey]:
+        """Return those of (engine, operation, correlation id) that have a success, by one query."""
+        named = {correlation_id for _, _, correlation_id in keys}
+        wanted = and_(_columns.correlation_id.in_(named), _columns.status == HistoryStatus.SUCCEEDED.value)
+        query = select(_columns.engine, _columns.operation, _columns.correlation_id).where(wanted)
+        with reading(self._engine) as connection:
+            found = {(row[0], row[1], row[2]) for row in connection.execute(query)}
+        return found.intersection(keys)
+
     def of_item(self, item_id: str, connection: Connection | None = None) -> list[HistoryEntry]:
         """Return the attempts of one item, oldest first; at most the first 1,000."""
         own_name = and_(_columns.correlation_id == item_id, _columns.item_id == item_id)
@@ -192,6 +209,37 @@ class History:
         query = select(history_table).where(condition).order_by(_columns.id).limit(_MOST_OF_ONE_ITEM)
         with reading(self._engine, connection) as open_connection:
             return [_entry(row) for row in open_connection.execute(query)]
+
+
+def _values(
+    *,
+    engine: str,
+    operation: str,
+    status: HistoryStatus,
+    duration_ms: int,
+    correlation_id: str,
+    instance_id: str,
+    input: str | None,
+    output: str | None,
+    error: str | None,
+    item_id: str | None,
+    attempt: int | None,
+) -> dict[str, Any]:
+    """Return the columns of an entry, checked, but for when it was created."""
+    check_fits(engine, operation=operation, correlation_id=correlation_id, instance_id=instance_id, item_id=item_id)
+    return {
+        "engine": engine,
+        "instance_id": instance_id,
+        "operation": operation,
+        "status": HistoryStatus(status).value,
+        "duration_ms": max(0, duration_ms),
+        "input": None if input is None else kept(input),
+        "output": None if output is None else kept(output),
+        "error": None if error is None else legible(error),
+        "correlation_id": correlation_id,
+        "item_id": item_id,
+        "attempt": attempt,
+    }
 
 
 def _conditions(wanted: HistoryFilter) -> Iterator[ColumnElement[bool]]:

@@ -14,6 +14,11 @@ class DatabaseQueues:
     def __init__(self, store: Callable[[], SqlJobStore]) -> None:
         self._store = store
 
+    @property
+    def store(self) -> SqlJobStore:
+        """Return where they are."""
+        return self._store()
+
     def queue(self, name: str, visibility_seconds: float) -> EmbeddedQueue:
         """Return a queue."""
         return EmbeddedQueue(self._store(), name, visibility_seconds)
@@ -26,7 +31,3 @@ class DatabaseQueues:
 
     def check(self, name: str) -> None:
         """Nothing to do: the tables are checked by whoever starts."""
-
-    def tend(self) -> None:
-        """Free what dead workers held, in every queue at once; each is counted as a failure."""
-        self._store().reap()

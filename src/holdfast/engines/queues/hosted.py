@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.errors import HandlerError
 from .copies import carried_count, first_inserted, put_back_copy
-from .protocol import EngineQueue, Received
+from .protocol import Received, SendingQueue
 
 
 class HostedQueue:
@@ -22,7 +22,7 @@ class HostedQueue:
         queue: the same queue, to send to.
     """
 
-    def __init__(self, queue: EngineQueue) -> None:
+    def __init__(self, queue: SendingQueue) -> None:
         self._queue = queue
 
     @property

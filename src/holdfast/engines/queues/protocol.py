@@ -27,6 +27,8 @@ class Received:
     """A message as the queue handed it out. ``dequeue_count`` counts this time too; ``receipt`` is the queue's own.
 
     ``visibility_seconds`` is how long it is invisible without being extended; None when the queue does not tell.
+    ``uncharged`` is how many of the deliveries were lost with a worker and are not the message's fault, where the queue
+    can tell.
     """
 
     id: str
@@ -35,10 +37,16 @@ class Received:
     inserted_at: datetime
     receipt: Any
     visibility_seconds: float | None = None
+    uncharged: int = 0
+
+    @property
+    def charged_count(self) -> int:
+        """Return the count that is compared with the maximum."""
+        return self.dequeue_count - self.uncharged
 
 
-class EngineQueue(Protocol):
-    """A queue of one engine.
+class SendingQueue(Protocol):
+    """A queue of one engine, as those see it that send to it.
 
     Every method raises ``Unavailable`` when the queue surely did nothing and a retry can help, and ``Ambiguous`` when
     the answer was lost.
@@ -52,6 +60,11 @@ class EngineQueue(Protocol):
     def send(self, body: str, *, message_id: str, delay_seconds: float = 0.0) -> str:
         """Add a message; return the queue's id of it. Where the queue can, the same message id again adds nothing."""
         ...
+
+
+@runtime_checkable
+class EngineQueue(SendingQueue, Protocol):
+    """A queue of one engine outside of the database, as its worker sees it."""
 
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Take up to ``most`` messages, invisible to others for so long."""
@@ -96,7 +109,7 @@ class LimitedQueue(Protocol):
 class EngineQueues(Protocol):
     """Where the queues of engines are."""
 
-    def queue(self, name: str, visibility_seconds: float) -> EngineQueue:
+    def queue(self, name: str, visibility_seconds: float) -> SendingQueue:
         """Return a queue. Nothing connects."""
         ...
 
@@ -114,8 +127,4 @@ class EngineQueues(Protocol):
         Raises:
             MissingQueueError: it is not.
         """
-        ...
-
-    def tend(self) -> None:
-        """Do for all queues what a consumer must do now and then."""
         ...

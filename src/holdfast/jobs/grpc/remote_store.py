@@ -90,7 +90,9 @@ class RemoteJobStore:
 
     # Claiming: the server claims, and this takes what it sent
 
-    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+    def claim(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         """Return the jobs that were sent, and ask for more.
 
         A server of a release before sends any operation of a topic; what the worker cannot run is put back.

@@ -48,7 +48,6 @@ from ..model import (
     WorkerId,
     item_id,
 )
-from ..settings import ENGINE_TOPICS
 from ..statements import statement
 from ..texts import storable
 from ..turns import Candidate, Turns, first, in_turn, too_shallow
@@ -103,7 +102,9 @@ class SqlJobStore(abc.ABC):
         """Add jobs that have no unique keys, as fast as the database can; return how many."""
 
     @abc.abstractmethod
-    def _claim_unlimited(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+    def _claim_unlimited(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]
+    ) -> list[ClaimedJob]:
         """Claim from topics that are neither paused nor limited."""
 
     @abc.abstractmethod
@@ -206,15 +207,17 @@ class SqlJobStore(abc.ABC):
 
     # Claiming
 
-    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
-        """Claim up to ``capacity`` jobs of the operations, those of earlier topics first.
+    def claim(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
+        """Claim up to ``capacity`` jobs of the operations, those of earlier topics first, of each so many at most.
 
         Within a topic, higher priority first, whatever the operation; then in the order in which they became ready.
         """
         wanted = {topic: operations for topic, operations in wanted.items() if operations}
         if capacity < 1 or not wanted:
             return []
-        return self._claim_unlimited(worker, wanted, capacity)
+        return self._claim_unlimited(worker, wanted, capacity, mosts or {})
 
     def ready_operations(self, topic: str) -> list[str]:
         """Return the operations of a topic that have ready jobs: what someone can claim who takes any."""
@@ -439,17 +442,21 @@ class SqlJobStore(abc.ABC):
         name = "complete_kept" if report.keeps_key else "complete"
         return bool(self._change_on(connection, name, _successes([report]), worker=worker))
 
+    def drop_on(self, connection: Connection, worker: WorkerId, claims: Sequence[Claim]) -> set[Claim]:
+        """Remove jobs inside a transaction that records their end; return the claims that were still good."""
+        return _accepted(self._change_on(connection, "drop", _claims(sorted(claims)), worker=worker))
+
+    def keep_on(self, connection: Connection, worker: WorkerId, claim: Claim) -> bool:
+        """Extend one lease inside a transaction, which holds the job then; False means that it must be rolled back."""
+        return bool(self._change_on(connection, "heartbeat", _claims([claim]), worker=worker))
+
     def fail(self, worker: WorkerId, reports: Sequence[Failure]) -> dict[Claim, JobStatus]:
         """End attempts that failed: retry, or dead letter. Return what became of the claims that were still good."""
-        reports = _by_id(reports)
-        batch: Batch = {
-            **_claims([report.claim for report in reports]),
-            "errors": [legible(report.error) for report in reports],
-            "retry_seconds": [_bounded(report.retry_seconds) for report in reports],
-            "finals": [report.is_final for report in reports],
-            "durations": [report.duration_ms for report in reports],
-        }
-        return _decided(self._change("fail", batch, worker=worker))
+        return _decided(self._change("fail", _failures(reports), worker=worker))
+
+    def fail_on(self, connection: Connection, worker: WorkerId, reports: Sequence[Failure]) -> dict[Claim, JobStatus]:
+        """Do as ``fail`` inside a transaction that records more."""
+        return _decided(self._change_on(connection, "fail", _failures(reports), worker=worker))
 
     def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
         """Give jobs back without counting a failure; those that were cancelled meanwhile end."""
@@ -600,15 +607,12 @@ class SqlJobStore(abc.ABC):
             self._run(connection, "withdraw", worker=worker)
 
     def _what_workers_run(self) -> Callable[[str, str], bool]:
-        """Return what tells whether a live worker can run an operation of a topic.
-
-        Messages of engines count as such: their workers do not announce themselves.
-        """
+        """Return what tells whether a live worker can run an operation of a topic."""
         workers = [json.loads(row[0]) for row in self._read("workers", seconds=ALIVE_SECONDS)]
 
         def can_run(topic: str, operation: str) -> bool:
             known = [worker[topic] for worker in workers if topic in worker]
-            return topic.startswith(ENGINE_TOPICS) or any(names is None or operation in names for names in known)
+            return any(names is None or operation in names for names in known)
 
         return can_run
 
@@ -711,6 +715,17 @@ def as_moment(value: Any) -> datetime:
     """Return a time that a driver gave as text, or without its time zone, which is UTC."""
     moment: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _failures(reports: Sequence[Failure]) -> Batch:
+    reports = _by_id(reports)
+    return {
+        **_claims([report.claim for report in reports]),
+        "errors": [legible(report.error) for report in reports],
+        "retry_seconds": [_bounded(report.retry_seconds) for report in reports],
+        "finals": [report.is_final for report in reports],
+        "durations": [report.duration_ms for report in reports],
+    }
 
 
 def _by_id(reports: Iterable[_Reported]) -> list[_Reported]:

@@ -108,7 +108,9 @@ class PortableJobStore(SqlJobStore):
 
     # Claiming
 
-    def _claim_unlimited(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+    def _claim_unlimited(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]
+    ) -> list[ClaimedJob]:
         pairs = [(topic, operation) for topic, operations in wanted.items() for operation in operations]
         waiting: dict[str, list[str]] = {}
         for topic, operation in self._read("waiting_operations", wanted=_json(pairs)):
@@ -118,7 +120,8 @@ class PortableJobStore(SqlJobStore):
         claimed: list[Row] = []
         with self._writing(None) as connection:
             for topic, operations in waiting.items():
-                claimed += self._claim_topic(connection, worker, topic, operations, capacity - len(claimed))
+                free = min(capacity - len(claimed), mosts.get(topic, capacity))
+                claimed += self._claim_topic(connection, worker, topic, operations, free)
                 if len(claimed) >= capacity:
                     break
         return self._claimed(claimed)

@@ -79,7 +79,9 @@ class PostgresJobStore(SqlJobStore):
             columns = {column: _array(items) for column, items in batch.items()}
             return list(connection.exec_driver_sql(*self._prepared(name, {**columns, **values})).fetchall())
 
-    def _claim_unlimited(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
+    def _claim_unlimited(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]
+    ) -> list[ClaimedJob]:
         """Claim from the start of the index, or go on where the last claim ended if that was a moment ago.
 
         Entries of claimed jobs stay in the index until it is vacuumed. To read through them for every claim makes each
@@ -92,16 +94,21 @@ class PostgresJobStore(SqlJobStore):
             for pair in _pairs(wanted)
             if (end := self._ends.pop(pair, None)) is not None and now - end.looked_at <= _GO_ON_SECONDS
         }
-        claimed = self._claim_behind(worker, wanted, capacity, ends)
+        claimed = self._claim_behind(worker, wanted, capacity, mosts, ends)
         if not claimed and ends:
             ends = {}
-            claimed = self._claim_behind(worker, wanted, capacity, ends)
+            claimed = self._claim_behind(worker, wanted, capacity, mosts, ends)
         if len(claimed) == capacity >= _WORTH_GOING_ON:  # more may be left behind; small claims are cheap anyway
             self._note_ends(claimed, ends, now)
         return claimed
 
     def _claim_behind(
-        self, worker: WorkerId, wanted: Wanted, capacity: int, ends: Mapping[tuple[str, str], _End]
+        self,
+        worker: WorkerId,
+        wanted: Wanted,
+        capacity: int,
+        mosts: Mapping[str, int],
+        ends: Mapping[tuple[str, str], _End],
     ) -> list[ClaimedJob]:
         pairs = _pairs(wanted)
         behind = [ends.get(pair, _START) for pair in pairs]
@@ -113,6 +120,7 @@ class PostgresJobStore(SqlJobStore):
             "after_ranks": [end.rank for end in behind],
             "after_ready_ats": ["-infinity" if end.ready_at is None else end.ready_at.isoformat() for end in behind],
             "after_ids": [end.id for end in behind],
+            "mosts": [min(capacity, mosts.get(topic, capacity)) for topic, _ in pairs],
         }
         name = "claim" if len(pairs) == len(wanted) else "claim_merged"
         return self._claimed(self._change(name, batch, worker=worker, capacity=capacity))

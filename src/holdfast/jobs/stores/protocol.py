@@ -55,8 +55,10 @@ class WorkerStore(Protocol):
         """Forget a worker that stops."""
         ...
 
-    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int) -> list[ClaimedJob]:
-        """Claim jobs of the operations."""
+    def claim(
+        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
+        """Claim jobs of the operations, of each topic so many at most."""
         ...
 
     def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:

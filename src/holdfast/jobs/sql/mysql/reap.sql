@@ -5,7 +5,6 @@ SELECT job.id, job.attempt,
     CASE
         WHEN job.cancel_reason IS NOT NULL THEN 'cancelled'
         WHEN {{is_last_attempt.sql}} THEN 'dead'
-        WHEN job.topic LIKE 'engine.%' THEN 'scheduled'
         ELSE 'suspect'
     END AS next_status,
     {{backoff.sql}} AS delay_seconds,

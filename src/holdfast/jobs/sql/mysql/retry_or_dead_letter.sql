@@ -19,7 +19,7 @@ SELECT CONCAT('jobs:', job.topic), COALESCE(job.instance_id, 'publisher'), job.o
     CONCAT('job-', job.id), job.attempt
 FROM {{asked.sql}}
 -- The history of an engine's message is the engine's own.
-WHERE NOT (job.topic LIKE 'engine.%' AND job.status = 'scheduled');
+WHERE job.topic NOT LIKE 'engine.%';
 INSERT INTO holdfast_dead_letters
     (engine, row_key, instance_id, original_queue, original_message, error_message, dequeue_count,
      first_failure_at, last_failure_at, status, correlation_id, item_id)

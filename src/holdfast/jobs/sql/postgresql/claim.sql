@@ -12,7 +12,7 @@ picked AS MATERIALIZED (
           AND (-job.priority::integer, job.ready_at, job.id)
             > (wanted.after_rank, wanted.after_ready_at, wanted.after_id)
         ORDER BY -job.priority::integer, job.ready_at, job.id
-        LIMIT :capacity
+        LIMIT wanted.most
         FOR UPDATE SKIP LOCKED
     ) AS ready
     LIMIT :capacity

@@ -14,7 +14,7 @@ best AS MATERIALIZED (
           AND (-job.priority::integer, job.ready_at, job.id)
             > (wanted.after_rank, wanted.after_ready_at, wanted.after_id)
         ORDER BY -job.priority::integer, job.ready_at, job.id
-        LIMIT :capacity
+        LIMIT wanted.most
     ) AS ready
     ORDER BY wanted.place, ready.rank, ready.ready_at, ready.id
     LIMIT :capacity
@@ -24,7 +24,7 @@ turn AS (
     FROM best
     GROUP BY topic, operation, after_rank, after_ready_at, after_id
     UNION ALL
-    SELECT topic, operation, after_rank, after_ready_at, after_id, :capacity
+    SELECT topic, operation, after_rank, after_ready_at, after_id, most
     FROM wanted
 ),
 picked AS MATERIALIZED (

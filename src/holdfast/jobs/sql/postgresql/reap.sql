@@ -4,8 +4,7 @@ WITH report AS (
     SELECT job.id, job.attempt, 'worker lease expired' AS error, NULL::double precision AS retry_seconds, false AS is_final,
         (extract(epoch FROM :now - job.started_at) * 1000)::bigint AS duration_ms,
         job.failures, job.max_attempts, job.retry_base_seconds,
-        job.retry_max_seconds, job.cancel_reason,
-        CASE WHEN job.topic LIKE 'engine.%' THEN 'scheduled' ELSE 'suspect' END AS retry_status
+        job.retry_max_seconds, job.cancel_reason, 'suspect' AS retry_status
     FROM holdfast_jobs AS job
     WHERE job.status = 'running' AND job.lease_until < :now AND {{is_charged.sql}}
     LIMIT :limit

@@ -38,7 +38,7 @@ told AS (
         :now, COALESCE(correlation_id, 'job-' || id), 'job-' || id, attempt
     FROM ended
     -- The history of an engine's message is the engine's own.
-    WHERE NOT (topic LIKE 'engine.%' AND status = 'scheduled')
+    WHERE topic NOT LIKE 'engine.%'
 ),
 buried AS (
     INSERT INTO holdfast_dead_letters

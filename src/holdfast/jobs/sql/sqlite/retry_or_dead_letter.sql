@@ -20,7 +20,7 @@ SELECT 'jobs:' || job.topic, COALESCE(job.instance_id, 'publisher'), job.operati
     :now, COALESCE(job.correlation_id, 'job-' || job.id), 'job-' || job.id, job.attempt
 {{asked.sql}}
 -- The history of an engine's message is the engine's own.
-WHERE NOT (job.topic LIKE 'engine.%' AND job.status = 'scheduled');
+WHERE job.topic NOT LIKE 'engine.%';
 INSERT INTO holdfast_dead_letters
     (engine, row_key, instance_id, original_queue, original_message, error_message, dequeue_count,
      first_failure_at, last_failure_at, status, correlation_id, item_id)

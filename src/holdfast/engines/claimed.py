@@ -1,0 +1,303 @@
+"""Messages that the jobs' worker claims: their lease is the job's, and their end is a report or their own transaction.
+
+A handler that uses ``context.transaction`` has its writes, the success in the history and the deletion of the message
+committed together. The ends of all others are reported in groups.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC
+
+from sqlalchemy.engine import Connection
+
+from ..core.errors import Ambiguous, DbError, HandlerError, LostLeaseError, MessageError, Unavailable
+from ..core.types import JsonValue
+from ..jobs.execution import Execution
+from ..jobs.model import ClaimedJob, PutBack, Settled, Settler
+from ..jobs.running import Running
+from ..jobs.stores.base import SqlJobStore
+from ..jobs.texts import storable
+from ..records.dead_letters import DeadLetter
+from ..records.history import History, SuccessKey
+from ..runtime.transaction import HandlerTransaction, ended_itself
+from .endings import Dropped, Drops, Retried, Retries
+from .flow import EngineFlow
+from .lookups import SuccessLookups
+from .messages import EngineMessage
+from .ports import Ended
+from .queues.copies import OURS, first_inserted
+from .queues.embedded import OPERATION
+from .queues.protocol import Received
+from .table_records import TableRecords, entry_of
+from .telemetry import EngineTelemetry
+
+_AFTER_ERROR_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHandler:
+    """An engine as the jobs' worker sees it."""
+
+    topic: str
+    delivering: ClaimedMessages
+    operation: str = OPERATION
+    is_async: bool = False
+    takes_context: bool = False
+    max_seconds: float | None = None
+
+    @property
+    def function(self) -> Callable[..., None]:
+        """Return what runs its messages."""
+        return self.delivering.deliver
+
+    @property
+    def codec(self) -> EngineHandler:
+        """Return what reads payloads."""
+        return self
+
+    def decode(self, payload: str) -> dict[str, object]:
+        """Return nothing: the flow reads the message."""
+        return {}
+
+
+class ClaimedMessages:
+    """Takes the claimed messages of one engine through its flow.
+
+    Args:
+        flow: the engine's.
+        store: where the messages are.
+        lookups: the looks into the history of this process.
+        records: the history and the dead letters.
+        is_one_database: whether those are where the messages are.
+        concurrency: how many run at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        flow: EngineFlow,
+        store: SqlJobStore,
+        lookups: SuccessLookups,
+        records: TableRecords,
+        *,
+        is_one_database: bool,
+        concurrency: int,
+        telemetry: EngineTelemetry,
+    ) -> None:
+        self.concurrency = concurrency
+        self.flow = flow
+        self.store = store
+        self.lookups = lookups
+        self.records = records
+        self.is_one_database = is_one_database
+        self.history = History(store.engine)
+        self.drops = Drops(store, records, flow.reached)
+        self.retries = Retries(store, flow.reached)
+        self._name = name
+        self._telemetry = telemetry
+
+    def expect(self, jobs: Sequence[Running]) -> None:
+        """Read messages that wait for their turn, so that they can be looked up together."""
+        self.lookups.expect(jobs, [self._read_ahead(running) for running in jobs])
+
+    def _read_ahead(self, running: Running) -> SuccessKey | None:
+        received = received_from(running.job)
+        try:
+            message = self.flow.read(received)
+        except MessageError:
+            running.prepared = received, None
+            return None
+        running.prepared = received, message
+        return key_of(message)
+
+    def deliver(self, running: Running, execution: Execution) -> None:
+        """Take one message through its steps. What keeps it from its end for now lets it come again, uncharged."""
+        delivery = ClaimedDelivery(self, running, execution)
+        try:
+            with self._telemetry.delivery(self._name) as told:
+                told.outcome = self.flow.handle(delivery)
+        except DbError as error:
+            self._telemetry.broke(self._name, error)
+            if not running.is_reported:
+                delivery.put_back(_AFTER_ERROR_SECONDS, str(error))
+
+
+class ClaimedDelivery:
+    """One claimed message."""
+
+    def __init__(self, messages: ClaimedMessages, running: Running, execution: Execution) -> None:
+        self.received: Received
+        self.message: EngineMessage | None
+        self.received, self.message = running.prepared
+        self._messages = messages
+        self._running = running
+        self._execution = execution
+        self._on_lost: list[Callable[[], None]] = []
+
+    @property
+    def fencing_token(self) -> int:
+        """Return the number of the claim."""
+        return self._running.job.attempt
+
+    @property
+    def transaction(self) -> HandlerTransaction | None:
+        """Return the handler's transaction, opened when it is first used."""
+        return self._execution.open(self._running) if self._messages.is_one_database else None
+
+    @property
+    def lost(self) -> threading.Event:
+        """Return what is set once the message is, or may be, someone else's."""
+        return self._running.lost_event
+
+    def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once the message is lost; return what takes that back."""
+        self._on_lost.append(callback)
+        self._running.stop_task = self._stopped
+        self._stopped()
+        return lambda: self._on_lost.remove(callback)
+
+    def _stopped(self) -> None:
+        if self._running.is_lost:
+            for callback in list(self._on_lost):
+                callback()
+
+    def mark_lost(self) -> None:
+        """Stop the execution; the message is given back if it is still ours."""
+        self._running.lose(is_certain=False)
+
+    @contextmanager
+    def held(self, seconds: float) -> Iterator[None]:
+        """Nothing to do: the worker keeps the lease of everything it holds."""
+        yield
+
+    def holds_also(self, let_go: Callable[[], None]) -> None:
+        """Have the worker free what the execution holds besides when it leaves it behind."""
+        self._running.let_go = let_go
+
+    def beat(self, progress: JsonValue) -> None:
+        """Extend the lease now, and say how far the work is."""
+        if not self._execution.tell(self._running, json.dumps(progress, ensure_ascii=False)):
+            self._running.lose(is_certain=True)
+        if self._running.is_lost:
+            raise LostLeaseError(f"Message {self.received.id} is no longer this worker's.")
+
+    def has_succeeded(self, message: EngineMessage) -> bool:
+        """Return whether the history knows a success; looked up together with what waits in line."""
+        return self._messages.lookups.has_succeeded(self._running.claim, key_of(message))
+
+    def undo(self, error: Exception) -> Exception:
+        """Undo what the handler wrote; tell it apart from a handler that ended its transaction."""
+        transaction = self._running.transaction
+        ended = ended_itself(transaction, error)
+        if transaction is not None:
+            transaction.close()
+        return ended or error
+
+    # Its end
+
+    def succeed(self, ended: Ended) -> None:
+        """Record a success and delete its message: in the handler's transaction, or in a group with others."""
+        transaction = self._running.transaction
+        if transaction is not None and transaction.is_used:
+            self._commit(transaction, ended, self._drop_on)
+            self._execution.forget(self._running)
+        elif self._messages.is_one_database:
+            self._end(self._messages.drops, Dropped(entry_of(ended)))
+        else:
+            self._record_elsewhere(ended)
+            self._end(self._messages.drops, Dropped(elsewhere=ended.message))
+
+    def record(self, ended: Ended) -> None:
+        """Record a success, fenced; its message goes later."""
+        transaction = self._running.transaction
+        if transaction is not None and transaction.is_used:
+            self._commit(transaction, ended, self._keep_on)
+        elif self._messages.is_one_database:
+            with self._messages.store.transaction() as connection:
+                self._record_on(connection, ended, self._keep_on)
+        else:
+            self._record_elsewhere(ended)
+
+    def retry(self, ended: Ended, delay_seconds: float) -> None:
+        """Record a failure and let the message come again, in a group with others."""
+        entry = entry_of(ended) if self._messages.is_one_database else None
+        if entry is None:
+            self._messages.records.record(ended)
+            self._messages.flow.reached("failure recorded")
+        self._end(self._messages.retries, Retried(entry, storable(ended.error or ""), delay_seconds))
+
+    def bury(self, letter: DeadLetter, message: EngineMessage | None, ended: Ended | None = None) -> None:
+        """Add a dead letter and delete its message, together where they are in one database."""
+        if self._messages.is_one_database:
+            self._end(self._messages.drops, Dropped(None if ended is None else entry_of(ended), letter))
+            return
+        records = self._messages.records
+        if ended is not None:
+            records.record(ended)
+        records.bury(letter)
+        self._messages.flow.reached("buried")
+        if message is not None and records.has_succeeded(message):  # a worker that was paused has just written that
+            records.withdraw(message)
+        self.forget()
+
+    def forget(self, recorded: EngineMessage | None = None) -> None:
+        """Delete the message."""
+        elsewhere = None if self._messages.is_one_database else recorded
+        self._end(self._messages.drops, Dropped(elsewhere=elsewhere))
+
+    def put_back(self, delay_seconds: float, reason: str) -> None:
+        """Let the message come again, uncounted."""
+        self._execution.end(self._running, PutBack(self._running.claim, delay_seconds, storable(reason)))
+
+    def _end(self, by: Settler, value: Dropped | Retried) -> None:
+        entry = value.entry or {}
+        characters = sum(len(entry.get(name) or "") for name in ("input", "output", "error"))
+        self._execution.end(self._running, Settled(self._running.claim, by, value, characters))
+
+    def _record_elsewhere(self, ended: Ended) -> None:
+        self._messages.records.record(ended)
+        self._messages.flow.reached("recorded")
+
+    def _commit(self, transaction: HandlerTransaction, ended: Ended, settle_on: Callable[[Connection], bool]) -> None:
+        """Commit what the handler wrote and its success; if the process dies in here, both are kept or neither is."""
+        try:
+            transaction.settle(lambda connection: self._record_on(connection, ended, settle_on))
+        except (Ambiguous, Unavailable) as error:
+            if not (isinstance(error, Ambiguous) and self._has_landed(ended)):
+                raise HandlerError(f"The commit failed, and everything was undone: {error}") from error
+
+    def _record_on(self, connection: Connection, ended: Ended, settle_on: Callable[[Connection], bool]) -> None:
+        if not settle_on(connection):
+            raise LostLeaseError(f"Message {self.received.id} is no longer this worker's; its end is not recorded.")
+        self._messages.history.add_many(connection, [entry_of(ended)])
+        self._messages.flow.reached("recorded")
+
+    def _drop_on(self, connection: Connection) -> bool:
+        return bool(self._messages.store.drop_on(connection, self._execution.worker, [self._running.claim]))
+
+    def _keep_on(self, connection: Connection) -> bool:
+        return self._messages.store.keep_on(connection, self._execution.worker, self._running.claim)
+
+    def _has_landed(self, ended: Ended) -> bool:
+        """Return whether the history has the success of this very message: a COMMIT was not answered."""
+        message = ended.message
+        found = self._messages.history.of_correlation(message.engine, message.correlation_id, message.operation)
+        return any(entry.item_id == message.message_id and entry.error is None for entry in found)
+
+
+def key_of(message: EngineMessage) -> SuccessKey:
+    """Return what a success is looked up by."""
+    return message.engine, message.operation, message.correlation_id
+
+
+def received_from(job: ClaimedJob) -> Received:
+    """Return a claimed message: every worker that was lost with it delivered it, too, but is not charged to it."""
+    inserted_at = job.created_at if job.created_at.tzinfo else job.created_at.replace(tzinfo=UTC)
+    first = (first_inserted(job.payload) if OURS in job.payload else None) or inserted_at
+    count = job.failures + job.losses + 1
+    return Received(str(job.id), job.payload, count, first, job.claim, job.lease_seconds, job.losses)

@@ -1,0 +1,108 @@
+"""Looks into the history, for many messages at once, whether they were done before [ENGINE-2].
+
+An answer is used only for a moment, and never across a message about the same in this process: from before the look
+until its end is recorded, only one message has a key (engine, operation, correlation id) in hand.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import islice
+
+from ..core.clock import Clock
+from ..core.errors import AlreadyRunning
+from ..jobs.model import Claim
+from ..jobs.running import Running
+from ..records.history import SuccessKey
+
+_FRESH_SECONDS = 0.05
+_MOST_AHEAD = 250
+
+
+class SuccessLookups:
+    """The looks of one process. Called from several threads.
+
+    Args:
+        find: returns those of the keys that have a success.
+        most_ahead: how many messages that wait in line are looked up with one that begins.
+    """
+
+    def __init__(
+        self, find: Callable[[Collection[SuccessKey]], set[SuccessKey]], clock: Clock, *, most_ahead: int = _MOST_AHEAD
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._most_ahead = most_ahead
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()  # while one asks, the others that want to know wait, and get its answer
+        self._waiting: dict[Claim, SuccessKey] = {}
+        self._keys: dict[Claim, SuccessKey] = {}
+        self._in_hand: dict[SuccessKey, Claim] = {}
+        self._asking: set[SuccessKey] = set()
+        self._seen: dict[SuccessKey, tuple[bool, float]] = {}
+        self._ended: set[SuccessKey] = set()  # since the look that is under way began: its answer may be too old
+
+    def expect(self, jobs: Sequence[Running], keys: Sequence[SuccessKey | None]) -> None:
+        """Learn which keys messages have that wait for their turn, None for what nobody can read."""
+        with self._lock:
+            for running, key in zip(jobs, keys, strict=True):
+                running.on_gone = partial(self._gone, running.claim)
+                if key is not None:
+                    self._waiting[running.claim] = key
+
+    def has_succeeded(self, claim: Claim, key: SuccessKey) -> bool:
+        """Take a key in hand and return whether it has a success. It is let go of when the worker lets go of the job.
+
+        Raises:
+            AlreadyRunning: another message has it in hand.
+        """
+        with self._lock:
+            self._waiting.pop(claim, None)
+            if self._in_hand.setdefault(key, claim) != claim:
+                raise AlreadyRunning(
+                    f"Another message with correlation id '{key[2]}' is at work on '{key[1]}' in this process."
+                )
+            self._keys[claim] = key
+            known = self._known(key)
+            if known is None:
+                self._asking.add(key)
+        return self._looked_up(key) if known is None else known
+
+    def _known(self, key: SuccessKey) -> bool | None:
+        """Return an answer that is fresh, once."""
+        has_succeeded, looked_at = self._seen.pop(key, (False, None))
+        is_fresh = looked_at is not None and self._clock.monotonic() - looked_at <= _FRESH_SECONDS
+        return has_succeeded if is_fresh else None
+
+    def _looked_up(self, key: SuccessKey) -> bool:
+        with self._looking:
+            with self._lock:
+                known = self._known(key)
+                wanted = {key, *self._asking, *self._next_in_line()}
+                self._ended.clear()
+            if known is not None:
+                return known
+            looked_at = self._clock.monotonic()
+            found = self._find(wanted)
+            with self._lock:
+                self._asking -= wanted
+                self._seen |= {each: (each in found, looked_at) for each in wanted - self._ended - {key}}
+            return key in found
+
+    def _next_in_line(self) -> list[SuccessKey]:
+        """Return the keys that come next and are neither in hand nor known."""
+        oldest = self._clock.monotonic() - _FRESH_SECONDS
+        ahead = islice(self._waiting.values(), self._most_ahead)
+        return [each for each in ahead if each not in self._in_hand and self._seen.get(each, (False, 0.0))[1] < oldest]
+
+    def _gone(self, claim: Claim) -> None:
+        """Forget a message that the worker holds no more; whoever has the same key must look again."""
+        with self._lock:
+            key = self._keys.pop(claim, None) or self._waiting.pop(claim, None)
+            if key is not None:
+                self._seen.pop(key, None)
+                self._ended.add(key)
+                if self._in_hand.get(key) == claim:
+                    del self._in_hand[key]
