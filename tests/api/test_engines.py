@@ -18,6 +18,7 @@ from holdfast.engines.queues.protocol import Received
 from holdfast.records import audit
 from tests.api.clients import Office
 from tests.components.azurite import ACCOUNT, KEY, AzuriteServer
+from tests.engines.driving import queue_of
 from tests.engines.queues import LateAnswers
 from tests.records.samples import count
 
@@ -54,7 +55,7 @@ def small(small_hf: Holdfast, portal: BlockingPortal) -> Iterator[Office]:
 
 def waiting(hf: Holdfast, engine: str = "hmac") -> list[Any]:
     """The messages in an engine's queue that can be delivered now."""
-    received: list[Received] = list(hf.engines.queue(engine).receive(10, 30.0))
+    received: list[Received] = queue_of(hf, engine).receive(10, 30.0)
     return [json.loads(message.body) for message in received]
 
 

@@ -19,6 +19,7 @@ from tests.cli.shop import Shop
 from tests.cli.test_run import running
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
+from tests.engines.driving import queue_of
 from tests.records.samples import count
 
 APP = """
@@ -60,7 +61,7 @@ def steady(bare_desk: Desk) -> Iterator[Desk]:
 
 def waiting(desk: Desk) -> list[Any]:
     """The messages in the engine's queue that can be delivered now."""
-    return [json.loads(message.body) for message in desk.hf.engines.queue("hmac").receive(10, 30.0)]
+    return [json.loads(message.body) for message in queue_of(desk.hf, "hmac").receive(10, 30.0)]
 
 
 def test_list_shows_every_operation(steady: Desk) -> None:

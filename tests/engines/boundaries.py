@@ -7,22 +7,26 @@ from dataclasses import dataclass
 
 from holdfast import Holdfast
 from holdfast.engines.context import EngineContext
+from holdfast.engines.endings import Drops
 from holdfast.engines.flow import EngineFlow, Outcome
-from holdfast.engines.invisible import KeptInvisible
+from holdfast.engines.lookups import SuccessLookups
 from holdfast.engines.messages import EngineMessage
-from holdfast.engines.ports import Ended
-from holdfast.engines.queues.protocol import EngineQueue, Received
+from holdfast.engines.ports import Delivery, Ended
+from holdfast.engines.queued import QueuedDelivery
 from holdfast.engines.table_records import TableRecords
-from tests.engines.places import ENGINE, Bench, Killed, MortalStore
+from holdfast.jobs.model import Claim, Settled, WorkerId
+from holdfast.records.history import SuccessKey
+from tests.engines.driving import Driven, Killed
+from tests.engines.places import ENGINE, Bench, MortalStore
 
 ATTEMPTS = 4  # a message that fails once may lose a worker, too, and still succeed
 _MOST_DELIVERIES = 12
 
 
-def usual_flow(hf: Holdfast, reached: Callable[[str], None]) -> EngineFlow:
-    flow = hf.engines.flow(ENGINE)
-    flow._reached = reached
-    return flow
+def usual_flow(hf: Holdfast, reached: Callable[[str], None]) -> Driven:
+    driven = Driven(hf, ENGINE)
+    driven.reach(reached)
+    return driven
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ PATHS = [
 class Walk:
     """Messages of one path in one place. Every message is a piece of business of its own."""
 
-    def __init__(self, bench: Bench, path: Path, flow: Callable[..., EngineFlow] = usual_flow) -> None:
+    def __init__(self, bench: Bench, path: Path, flow: Callable[..., Driven] = usual_flow) -> None:
         self.bench = bench
         self.path = path
         self._flow = flow
@@ -124,16 +128,13 @@ class Walk:
 
     def _run(self, reached: Callable[[str], None], hf: Holdfast) -> None:
         """Let a worker take deliveries until nothing is left."""
-        flow = self._flow(hf, reached)
+        driven = self._flow(hf, reached)
         deliveries = 0
-        while (message := self._received(flow)) is not None:
-            if flow.handle(message) is Outcome.CONFLICT:
+        while (message := self.bench.receive(driven.queue)) is not None:
+            if driven.handle(message) is Outcome.CONFLICT:
                 self.bench.place.let_time_pass()
             deliveries += 1
             assert deliveries < _MOST_DELIVERIES, "it does not end"
-
-    def _received(self, flow: EngineFlow) -> Received | None:
-        return self.bench.receive(flow._queue)
 
     def _wrong(self, ends: Sequence[str] | None = None) -> str | None:
         found = self.bench.ends(f"c-{self._count}")
@@ -155,72 +156,90 @@ class Walk:
 class CountsFirst(EngineFlow):
     """Looks at the count before the history, as the standard's own order has it."""
 
-    def handle(self, received: Received) -> Outcome:
-        message = self._read(received)
-        if received.dequeue_count >= self._settings(message).max_retry_attempts:
-            self._records.withdraw = lambda message: None  # type: ignore[method-assign]  # or it is put right afterwards
-            return self._bury(received, message, self._queue)
-        return super().handle(received)
+    def handle(self, delivery: Delivery) -> Outcome:
+        message = self.read(delivery.received)
+        if delivery.received.charged_count >= self._settings(message).max_retry_attempts:
+            assert isinstance(self._records, TableRecords)
+            self._records.withdraw = lambda message: None  # type: ignore[method-assign]  # or it is put right later
+            return self._bury(delivery, message)
+        return super().handle(delivery)
 
 
 class BuriesLast(EngineFlow):
     """Deletes a message before its dead letter is written."""
 
-    def _bury(self, received: Received, message: EngineMessage, queue: EngineQueue) -> Outcome:
-        queue.delete(received)
+    def _bury(self, delivery: Delivery, message: EngineMessage) -> Outcome:
+        delivery.forget()
         self._reached("buried")
-        return super()._bury(received, message, queue)
+        return super()._bury(delivery, message)
 
 
-class TrustsItsMessage(EngineFlow):
-    """Records the end of an execution without making sure that the message is still its own."""
-
-    def _execute(self, received: Received, message: EngineMessage) -> Outcome:
-        kept = KeptInvisible(self._queue, received, 30.0, self._clock)
-        return self._run(_Trusting(kept), message, None)  # type: ignore[arg-type]  # as much of it as the flow uses
-
-
-class _Trusting:
-    def __init__(self, kept: KeptInvisible) -> None:
-        self.message = kept.message
-        self.lost = kept.lost
-        self.when_lost = kept.when_lost
-
-    def extend(self) -> None:
-        pass
-
-    def let_go(self) -> Received:
-        return self.message
-
-
-class DeletesFirst(TableRecords):
+class DeletesFirst(QueuedDelivery):
     """Deletes a message before its success is in the history."""
 
-    def settle(self, ended: Ended, queue: EngineQueue, received: Received, reached: Callable[[str], None]) -> None:
-        queue.delete(received)
-        reached("recorded")
-        self.record(ended)
+    def succeed(self, ended: Ended) -> None:
+        self.forget()
+        self._reached("recorded")
+        self._records.record(ended)
 
 
-class KnowsNoHistory(TableRecords):
+class KnowsNoHistory(QueuedDelivery):
     """Takes nothing for done."""
 
     def has_succeeded(self, message: EngineMessage) -> bool:
         return False
 
 
-def with_bug(bug: type[object]) -> Callable[[Holdfast, Callable[[str], None]], EngineFlow]:
-    """Return what makes flows with a bug; records in tables, as where no transaction spans them and the queue."""
+class TrustsItsMessage(QueuedDelivery):
+    """Records the end of an execution without making sure that the message is still its own."""
 
-    def flow(hf: Holdfast, reached: Callable[[str], None]) -> EngineFlow:
-        made = usual_flow(hf, reached)
-        records = hf.engines._records()
-        letters, history = records.letters, records.history
-        if issubclass(bug, TableRecords):
-            made._records = bug(letters, history)
+    def record(self, ended: Ended) -> None:
+        self._records.record(ended)
+
+
+class DropsFirst(Drops):
+    """Deletes messages in a transaction before the one that records their ends."""
+
+    def settle(self, worker: WorkerId, batch: Sequence[Settled]) -> set[Claim]:
+        with self._store.transaction() as connection:
+            ours = self._store.drop_on(connection, worker, [report.claim for report in batch])
+        with self._store.transaction() as connection:
+            self._reached("dropped")
+            self._record(connection, [report.value for report in batch if report.claim in ours])
+        return ours
+
+
+class DropsWhatIsNotOurs(Drops):
+    """Records the ends of messages whether they are still its own or not."""
+
+    def settle(self, worker: WorkerId, batch: Sequence[Settled]) -> set[Claim]:
+        super().settle(worker, batch)
+        with self._store.transaction() as connection:
+            self._record(connection, [report.value for report in batch])
+        return {report.claim for report in batch}
+
+
+class FindsNothing(SuccessLookups):
+    """Takes nothing for done."""
+
+    def has_succeeded(self, claim: Claim, key: SuccessKey) -> bool:
+        return False
+
+
+def with_bug(bug: type[object]) -> Callable[[Holdfast, Callable[[str], None]], Driven]:
+    """Return what makes flows with a bug."""
+
+    def flow(hf: Holdfast, reached: Callable[[str], None]) -> Driven:
+        driven = usual_flow(hf, reached)
+        if issubclass(bug, EngineFlow):
+            driven.flow.__class__ = bug  # a flow, with the same fields
+        elif issubclass(bug, QueuedDelivery):
+            driven.delivery_kind = bug
         else:
-            made._records = TableRecords(letters, history)
-            made.__class__ = bug  # type: ignore[assignment]  # a flow, with the same fields
-        return made
+            assert driven.handler is not None
+            messages = driven.handler.delivering
+            planted = messages.drops if issubclass(bug, Drops) else messages.lookups
+            planted.__class__ = bug  # type: ignore[assignment]  # with the same fields
+        return driven
 
     return flow

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -28,15 +28,15 @@ from holdfast.engines.context import EngineContext
 from holdfast.engines.flow import EngineFlow
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.singletons import Singletons
-from holdfast.engines.table_records import TableRecords
+from holdfast.jobs.worker import WorkerSettings
 from holdfast.runtime.housekeeping import Housekeeping
-from holdfast.runtime.supervisor import Supervisor
-from tests.engines.boundaries import CountsFirst, DeletesFirst
+from holdfast.runtime.supervisor import Part, Supervisor, WorkerPart
+from tests.engines.boundaries import CountsFirst, DropsFirst
 
 PLAIN, SINGLETON = "plain", "alone"
 ATTEMPTS = 6
 EFFECTS = "CREATE TABLE effects (engine TEXT NOT NULL, n INTEGER NOT NULL, is_repeated INTEGER NOT NULL)"
-BUGS: dict[str, type[object]] = {"count first": CountsFirst, "delete first": DeletesFirst}
+_SETTINGS = WorkerSettings(concurrency=2, watchdog_seconds=0.3, poll_seconds=0.1)
 _LEASE_SECONDS = 2.0
 _AT_ANY_MOMENT = 0.02
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +55,7 @@ class Setting:
     chance: float = 0.1
     seed: int = 1
     boundary: str | None = None
-    bug: str | None = None
+    bug: str | None = None  # counts first in Azure, drops before it records in a database
 
     def rendered(self) -> str:
         return json.dumps(asdict(self))
@@ -110,25 +110,30 @@ def _work(setting: Setting, number: int, chance: float) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     hf, stop = application(setting), threading.Event()
-    worker = hf.engines.worker(stop)
-    for work in worker._works:
-        _arm(work.flow, reached, hf, setting.bug)
-    chores = [replace(chore, seconds=min(chore.seconds, 2.0)) for chore in hf.engines.chores()]
-    Supervisor([worker, Housekeeping(chores, stop, clock=SystemClock())], stop).run()
+    parts: list[Part] = [Housekeeping(hf.engines.chores(), stop, clock=SystemClock())]
+    if hf.engines.are_in_database:
+        handlers = hf.engines.handlers()
+        for handler in handlers:
+            _arm(handler.delivering.flow, reached)
+            if setting.bug is not None:
+                handler.delivering.drops.__class__ = DropsFirst
+        parts.append(WorkerPart("worker", hf.jobs.worker(stop, _SETTINGS, others=handlers).run))
+    else:
+        worker = hf.engines.worker(stop)
+        for work in worker._works:
+            _arm(work.flow, reached)
+            if setting.bug is not None:
+                work.flow.__class__ = CountsFirst
+        parts.append(worker)
+    Supervisor(parts, stop).run()
 
 
-def _arm(flow: EngineFlow, reached: Callable[[str], None], hf: Holdfast, bug: str | None) -> None:
-    """Let a flow die, with leases that end soon after; plant a bug in it."""
+def _arm(flow: EngineFlow, reached: Callable[[str], None]) -> None:
+    """Let a flow die, with leases that end soon after."""
     flow._reached = reached
     exclusive = flow._exclusive
     assert isinstance(exclusive, Singletons)
     exclusive._lease_seconds = _LEASE_SECONDS
-    if bug is not None:
-        planted, records = BUGS[bug], hf.engines._records()
-        if issubclass(planted, TableRecords):
-            flow._records = planted(records.letters, records.history)
-        else:
-            flow.__class__ = planted  # type: ignore[assignment]  # a flow, with the same fields
 
 
 def main() -> None:

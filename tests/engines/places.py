@@ -25,11 +25,10 @@ from holdfast.core.errors import Unavailable
 from holdfast.core.retry import RetryPolicy
 from holdfast.engines.azure import AzureStorage
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import EngineFlow, Outcome
+from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.queues.database import DatabaseQueues
-from holdfast.engines.queues.embedded import EmbeddedQueue
-from holdfast.engines.queues.protocol import EngineQueue, Received
+from holdfast.engines.queues.protocol import Received
 from holdfast.engines.queues.storage import StorageQueue
 from holdfast.engines.registry import EngineTablesConfig
 from holdfast.engines.table_records import TableRecords
@@ -41,16 +40,13 @@ from holdfast.state.documents import DocumentStore, ETag, Snapshot, Written
 from holdfast.state.stores.sql import SqlDocumentStore
 from tests.clocks import SteppedTimeStore
 from tests.components.processes import wait_until
+from tests.engines.driving import Driven, Killed, queue_of
 from tests.engines.queues import free_what_the_dead_held
 from tests.engines.registries import HandClock
 
 ENGINE = "hmac"
 VISIBLE_AGAIN_SECONDS = 61.0  # longer than any lease and lock of these tests
 AT_ONCE = RetryPolicy(base_delay_seconds=0.001, max_delay_seconds=0.001)
-
-
-class Killed(BaseException):
-    """The worker died."""
 
 
 class MortalStore:
@@ -198,6 +194,7 @@ class Bench:
     def __init__(self, place: Place, **options: Any) -> None:
         self.place = place
         self.options = {"max_retry_attempts": 3, "retry_policy": AT_ONCE, "conflict_seconds": 0.0, **options}
+        self.is_apart = False  # whether records are written as if they were not in the queue's database
         self.executions: list[EngineMessage] = []
         self.contexts: list[EngineContext] = []
         self.fails: Callable[[EngineContext], bool] = lambda context: False
@@ -227,19 +224,19 @@ class Bench:
     # Sending and receiving
 
     @property
-    def queue(self) -> EngineQueue:
-        return self.hf.engines.queue(ENGINE)
+    def queue(self) -> Any:
+        return queue_of(self.hf, ENGINE)
 
     def send(self, message_id: str = "m-1", correlation_id: str = "c-1", **fields: Any) -> None:
         given = {"messageId": message_id, "correlationId": correlation_id, "payload": {"key": 7}, **fields}
         self.queue.send(json.dumps(given), message_id=message_id)
 
-    def receive(self, queue: EngineQueue | None = None) -> Received | None:
+    def receive(self, queue: Any = None) -> Received | None:
         """Return a message that is visible now, or becomes visible with the time that passes."""
         queue = queue or self.queue
         for _ in range(3):  # the second lets what a dead worker held be freed, the third its delay pass
             free_what_the_dead_held(queue)
-            found = queue.receive(1, 30)
+            found: list[Received] = queue.receive(1, 30)
             if found:
                 return found[0]
             if not self._has_messages(queue):
@@ -247,36 +244,43 @@ class Bench:
             self.place.let_time_pass()
         return None
 
-    def _has_messages(self, queue: EngineQueue) -> bool:
+    def _has_messages(self, queue: Any) -> bool:
         """Return whether the queue has any, visible or not."""
         if isinstance(queue, StorageQueue):
             return bool(queue._client.get_queue_properties().approximate_message_count)
-        assert isinstance(queue, EmbeddedQueue)
         wanted = select(jobs_table.c.id).where(jobs_table.c.topic == queue.topic).limit(1)
         with self.hf.database.connect() as connection:
             return connection.execute(wanted).first() is not None
 
-    def next(self, queue: EngineQueue | None = None) -> Received:
+    def next(self, queue: Any = None) -> Received:
         message = wait_until(lambda: self.receive(queue), "the message")
         assert message is not None
         return message
 
+    def lose_workers(self, charged: int) -> Received:
+        """Let workers receive the next message and never be heard of again, until so many are charged to it.
+
+        In a database the first that is lost only makes it a suspect.
+        """
+        for _ in range(charged if self.place.is_azure else charged + 1):
+            lost = self.next()
+        return lost
+
     def deliver(self, reached: Callable[[str], None] | None = None, hf: Holdfast | None = None) -> Outcome:
         """Take the next message through its steps."""
-        queue = (hf or self.hf).engines.queue(ENGINE)
-        message = self.next(queue)
-        return self.flow(queue, reached, hf).handle(message)
+        driven = self.flow(None, reached, hf)
+        return driven.handle(self.next(driven.queue))
 
     def flow(
         self,
-        queue: EngineQueue | None = None,
+        queue: Any = None,
         reached: Callable[[str], None] | None = None,
         hf: Holdfast | None = None,
-    ) -> EngineFlow:
-        flow = (hf or self.hf).engines.flow(ENGINE, queue)
+    ) -> Driven:
+        driven = Driven(hf or self.hf, ENGINE, queue, is_apart=self.is_apart)
         if reached is not None:
-            flow._reached = reached
-        return flow
+            driven.reach(reached)
+        return driven
 
     def die_at(self, boundary: str, times: int = 1) -> bool:
         """Let a process of its own take the next message and die at a boundary; return whether it came so far."""
@@ -298,10 +302,9 @@ class Bench:
     def to_the_end(self, most: int = 40) -> list[Outcome]:
         """Let a healthy worker take deliveries until the queue is empty; return what became of them."""
         outcomes: list[Outcome] = []
-        queue = self.queue
-        flow = self.flow(queue)
-        while (message := self.receive(queue)) is not None:
-            outcomes.append(flow.handle(message))
+        driven = self.flow()
+        while (message := self.receive(driven.queue)) is not None:
+            outcomes.append(driven.handle(message))
             assert len(outcomes) <= most, f"it does not end: {outcomes}"
         return outcomes
 

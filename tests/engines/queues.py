@@ -17,12 +17,12 @@ from holdfast.core.config import DbConfig
 from holdfast.core.engine import EngineProvider
 from holdfast.core.migrations import migrate
 from holdfast.engines.queues.embedded import EmbeddedQueue
-from holdfast.engines.queues.protocol import EngineQueue
 from holdfast.engines.queues.storage import StorageQueue
 from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
 from holdfast.jobs.stores.choose import job_store
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from tests.components.azurite import AzuriteServer
+from tests.engines.driving import ClaimedQueue, TestQueue
 
 
 @dataclass
@@ -32,24 +32,24 @@ class Stepped:
     seconds: float = 0.0
 
 
-_stepped: WeakKeyDictionary[EmbeddedQueue, Stepped] = WeakKeyDictionary()
+_stepped: WeakKeyDictionary[ClaimedQueue, Stepped] = WeakKeyDictionary()
 
 
-def let_time_pass(queue: EngineQueue, seconds: float) -> None:
+def let_time_pass(queue: TestQueue, seconds: float) -> None:
     """Step the time of an embedded queue; Azure's goes by itself."""
-    if isinstance(queue, EmbeddedQueue):
+    if isinstance(queue, ClaimedQueue):
         _stepped[queue].seconds += seconds
 
 
 @contextmanager
-def embedded_queue(url: str, visibility_seconds: float = 30.0) -> Iterator[EmbeddedQueue]:
+def embedded_queue(url: str, visibility_seconds: float = 30.0) -> Iterator[ClaimedQueue]:
     provider = EngineProvider()
     engine = provider.get_engine(DbConfig(connection_url=url))
     try:
         migrate(engine, (*RECORD_MIGRATIONS, *JOB_MIGRATIONS))
         stepped = Stepped()
         store = job_store(engine, ahead_seconds=lambda: stepped.seconds)
-        queue = EmbeddedQueue(store, "hmac-rotation-queue", visibility_seconds)
+        queue = ClaimedQueue(EmbeddedQueue(store, "hmac-rotation-queue", visibility_seconds))
         _stepped[queue] = stepped
         yield queue
     finally:
@@ -86,7 +86,7 @@ def storage_queue(azurite: AzuriteServer, **options: Any) -> Iterator[StorageQue
         yield StorageQueue(client)
 
 
-def free_what_the_dead_held(queue: EngineQueue) -> None:
+def free_what_the_dead_held(queue: TestQueue) -> None:
     """Do what a worker does now and then; Azure does it by itself."""
-    if isinstance(queue, EmbeddedQueue):
+    if isinstance(queue, ClaimedQueue):
         queue._store.reap()

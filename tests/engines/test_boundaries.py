@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.engines.flow import EngineFlow, Outcome
+from holdfast.engines.flow import Outcome
 from holdfast.records.dead_letters import LetterStatus
 from tests.engines.boundaries import (
     ATTEMPTS,
@@ -17,6 +17,9 @@ from tests.engines.boundaries import (
     BuriesLast,
     CountsFirst,
     DeletesFirst,
+    DropsFirst,
+    DropsWhatIsNotOurs,
+    FindsNothing,
     KnowsNoHistory,
     Path,
     TrustsItsMessage,
@@ -24,6 +27,7 @@ from tests.engines.boundaries import (
     usual_flow,
     with_bug,
 )
+from tests.engines.driving import Driven
 from tests.engines.places import Bench, Place
 
 PLAIN = [path for path in PATHS if not path.meets_conflict]
@@ -64,34 +68,56 @@ def test_a_failing_message_whose_worker_is_killed_ends_in_one_dead_letter(bench:
     assert letter.status is LetterStatus.PENDING
 
 
+AZURE = pytest.param("azure", marks=pytest.mark.component("azurite"))
 PLANTED = [
     (CountsFirst, 2, "success", "ended ['Succeeded', 'dead']"),
     (BuriesLast, 2, "last attempt", "ended []"),
     (DeletesFirst, 2, "success", "ended []"),
     (KnowsNoHistory, ATTEMPTS, "success", "ended ['Succeeded', 'Succeeded']"),
 ]
+PLANTED_IN_DATABASES = [
+    (DropsFirst, 2, "success", "ended []"),
+    (DropsFirst, 2, "last attempt", "ended []"),
+]
 
 
-@pytest.mark.parametrize("place", ["sqlite", "azure"], indirect=True)
+def _problems(place: Place, bug: type[object], most: int, name: str) -> list[str]:
+    [path] = [path for path in PATHS if path.name == name]
+    return Walk(Bench(place, max_retry_attempts=most), path, with_bug(bug)).problems()
+
+
+@pytest.mark.parametrize("place", [AZURE], indirect=True)
 @pytest.mark.parametrize(("bug", "most", "name", "told"), PLANTED, ids=lambda each: getattr(each, "__name__", None))
 def test_a_planted_bug_is_caught(place: Place, bug: type[object], most: int, name: str, told: str) -> None:
-    [path] = [path for path in PATHS if path.name == name]
-    problems = Walk(Bench(place, max_retry_attempts=most), path, with_bug(bug)).problems()
-    assert any(told in problem for problem in problems), problems
+    assert any(told in problem for problem in _problems(place, bug, most, name))
 
 
-def _loses_its_message(bench: Bench, flow: Callable[..., EngineFlow]) -> Outcome:
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("bug", "most", "name", "told"), PLANTED_IN_DATABASES, ids=lambda each: getattr(each, "__name__", None)
+)
+def test_a_planted_bug_of_the_jobs_path_is_caught(
+    place: Place, bug: type[object], most: int, name: str, told: str
+) -> None:
+    assert any(told in problem for problem in _problems(place, bug, most, name))
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_worker_that_finds_no_success_is_caught(place: Place) -> None:
+    with pytest.raises(AssertionError):  # already without a kill
+        _problems(place, FindsNothing, ATTEMPTS, "already done")
+
+
+def _loses_its_message(bench: Bench, flow: Callable[..., Driven]) -> Outcome:
     bench.send()
-    queue = bench.queue
-    message = bench.next(queue)
 
     def lose(boundary: str) -> None:
         if boundary == "executed":
-            assert queue.delete(message)
+            assert driven.queue.delete(message)
 
-    made = flow(bench.hf, lose)
-    made._queue = queue
-    return made.handle(message)
+    driven = flow(bench.hf, lose)
+    message = bench.next(driven.queue)
+    return driven.handle(message)
 
 
 def test_an_execution_that_lost_its_message_records_nothing(bench: Bench) -> None:
@@ -99,7 +125,11 @@ def test_an_execution_that_lost_its_message_records_nothing(bench: Bench) -> Non
     assert bench.history == []
 
 
-@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_flow_that_trusts_its_message_is_caught(bench: Bench) -> None:
-    _loses_its_message(bench, with_bug(TrustsItsMessage))
+@pytest.mark.parametrize(
+    ("place", "bug"),
+    [pytest.param("azure", TrustsItsMessage, marks=pytest.mark.component("azurite")), ("sqlite", DropsWhatIsNotOurs)],
+    indirect=["place"],
+)
+def test_a_flow_that_trusts_its_message_is_caught(bench: Bench, bug: type[object]) -> None:
+    _loses_its_message(bench, with_bug(bug))
     assert bench.statuses == ["Succeeded"], "the bug does not show"

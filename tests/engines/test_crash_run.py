@@ -160,14 +160,14 @@ def test_workers_that_are_killed_for_minutes_leave_every_message_one_end(setting
 
 
 PLANTED = [
-    pytest.param("azurite", "count first", marks=pytest.mark.component("azurite")),
-    pytest.param("sqlite_url", "delete first"),
+    pytest.param("azurite", "recorded", "count first", marks=pytest.mark.component("azurite")),
+    pytest.param("sqlite_url", "dropped", "drops first"),
 ]
 
 
-@pytest.mark.parametrize(("setting", "bug"), PLANTED, indirect=["setting"])
-def test_a_planted_bug_is_caught(setting: Setting, bug: str) -> None:
-    run = Run(replace(setting, kills=4, chance=0.5, boundary="recorded", bug=bug))
+@pytest.mark.parametrize(("setting", "boundary", "bug"), PLANTED, indirect=["setting"])
+def test_a_planted_bug_is_caught(setting: Setting, boundary: str, bug: str) -> None:
+    run = Run(replace(setting, kills=4, chance=0.5, boundary=boundary, bug=bug))
     run.send(plain=20, alone=0)
     figures = run.crash(60)
     assert not figures.is_sound, str(figures)

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from holdfast.engines.flow import Outcome
+from holdfast.engines.queued import PoisonedDelivery
 from holdfast.engines.queues.protocol import EngineQueue
-from tests.engines.places import ENGINE, Bench, Killed
+from tests.engines.driving import Killed
+from tests.engines.places import ENGINE, Bench
 
 pytestmark = pytest.mark.parametrize(
     "place", [pytest.param("azure", marks=pytest.mark.component("azurite"))], indirect=True
@@ -89,8 +91,10 @@ def test_a_drain_that_is_killed_at_its_boundary_leaves_one_dead_letter(bench: Be
         reached.append(boundary)
         raise Killed
 
+    driven = bench.flow(None, die)
+    delivery = PoisonedDelivery(poison, bench.next(poison), driven.records, bench.place.clock, die)
     with pytest.raises(Killed):
-        bench.flow(None, die).give_up(bench.next(poison), poison)
+        driven.flow.give_up(delivery)
     assert reached == ["buried"]
     bench.place.let_time_pass()
     assert bench.hf.engines.drain_poison(ENGINE) == 1

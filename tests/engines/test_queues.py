@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.errors import Ambiguous, ConfigurationError, LostLeaseError, MessageError, Unavailable
-from holdfast.engines.queues.embedded import EmbeddedQueue
-from holdfast.engines.queues.protocol import EngineQueue, MissingQueueError, Received
+from holdfast.engines.queues.protocol import MissingQueueError, Received
 from holdfast.engines.queues.storage import StorageQueue
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
+from tests.engines.driving import TestQueue
 from tests.engines.queues import LateAnswers, embedded_queue, free_what_the_dead_held, let_time_pass, storage_queue
 
 BODY = json.dumps({"messageId": "m-1", "payload": {"text": "Grüße ☃", "n": [1, None]}})
@@ -25,7 +25,7 @@ KINDS = [
 
 
 @pytest.fixture(params=KINDS)
-def queue(request: pytest.FixtureRequest) -> Iterator[EngineQueue]:
+def queue(request: pytest.FixtureRequest) -> Iterator[TestQueue]:
     """The embedded queue on every database, and Azure's."""
     given = request.getfixturevalue(request.param)
     opened = storage_queue(given) if isinstance(given, AzuriteServer) else embedded_queue(given, 1.0)
@@ -33,7 +33,7 @@ def queue(request: pytest.FixtureRequest) -> Iterator[EngineQueue]:
         yield made
 
 
-def received(queue: EngineQueue, visibility_seconds: float = 30.0) -> Received:
+def received(queue: TestQueue, visibility_seconds: float = 30.0) -> Received:
     def look() -> Received | None:
         let_time_pass(queue, 1.1)
         free_what_the_dead_held(queue)
@@ -45,18 +45,18 @@ def received(queue: EngineQueue, visibility_seconds: float = 30.0) -> Received:
     return message
 
 
-def is_empty(queue: EngineQueue) -> bool:
+def is_empty(queue: TestQueue) -> bool:
     return not queue.receive(10, 30)
 
 
-def test_a_message_comes_as_it_was_sent_and_counts_one(queue: EngineQueue) -> None:
+def test_a_message_comes_as_it_was_sent_and_counts_one(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1")
     message = received(queue)
     assert (json.loads(message.body), message.dequeue_count) == (json.loads(BODY), 1)
     assert message.inserted_at.tzinfo is not None
 
 
-def test_a_received_message_is_invisible_and_gone_when_deleted(queue: EngineQueue) -> None:
+def test_a_received_message_is_invisible_and_gone_when_deleted(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1")
     message = received(queue)
     assert is_empty(queue)
@@ -65,7 +65,7 @@ def test_a_received_message_is_invisible_and_gone_when_deleted(queue: EngineQueu
     assert is_empty(queue)
 
 
-def test_a_message_nobody_extends_comes_again_counted_and_the_first_holder_is_fenced(queue: EngineQueue) -> None:
+def test_a_message_nobody_extends_comes_again_counted_and_the_first_holder_is_fenced(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1")
     first = received(queue, 1)
     second = received(queue)
@@ -77,7 +77,7 @@ def test_a_message_nobody_extends_comes_again_counted_and_the_first_holder_is_fe
     assert queue.delete(second)
 
 
-def test_an_extended_message_stays_ours(queue: EngineQueue) -> None:
+def test_an_extended_message_stays_ours(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1")
     message = received(queue, 1)
     for _ in range(3):
@@ -86,14 +86,14 @@ def test_an_extended_message_stays_ours(queue: EngineQueue) -> None:
     assert queue.delete(message)
 
 
-def test_a_failed_message_comes_again_counted(queue: EngineQueue) -> None:
+def test_a_failed_message_comes_again_counted(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1")
     assert queue.retry_later(received(queue), 0, "boom")
     again = received(queue)
     assert (again.dequeue_count, json.loads(again.body)) == (2, json.loads(BODY))
 
 
-def test_a_message_that_is_put_back_comes_again_uncounted(queue: EngineQueue) -> None:
+def test_a_message_that_is_put_back_comes_again_uncounted(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1")
     assert queue.retry_later(received(queue), 0, "boom")
     for _ in range(2):
@@ -107,20 +107,20 @@ def test_a_message_that_is_put_back_comes_again_uncounted(queue: EngineQueue) ->
     assert is_empty(queue)
 
 
-def test_a_delayed_message_comes_later(queue: EngineQueue) -> None:
+def test_a_delayed_message_comes_later(queue: TestQueue) -> None:
     queue.send(BODY, message_id="m-1", delay_seconds=1)
     assert is_empty(queue)
     assert received(queue).dequeue_count == 1
 
 
-def test_several_messages_are_received_at_once(queue: EngineQueue) -> None:
+def test_several_messages_are_received_at_once(queue: TestQueue) -> None:
     for number in range(3):
         queue.send(json.dumps({"payload": number}), message_id=f"m-{number}")
     found = queue.receive(10, 30)
     assert sorted(json.loads(message.body)["payload"] for message in found) == [0, 1, 2]
 
 
-def test_what_is_no_json_survives_being_put_back(queue: EngineQueue) -> None:
+def test_what_is_no_json_survives_being_put_back(queue: TestQueue) -> None:
     queue.send("not json ☃", message_id="m-1")
     message = received(queue)
     assert message.body == "not json ☃"
@@ -197,5 +197,4 @@ def test_messages_are_read_whether_or_not_they_are_in_base64(azurite: AzuriteSer
 
 def test_the_embedded_queue_keeps_its_name(sqlite_url: str) -> None:
     with embedded_queue(sqlite_url) as queue:
-        assert isinstance(queue, EmbeddedQueue)
         assert (queue.name, queue.topic) == ("hmac-rotation-queue", "engine.hmac-rotation-queue")

@@ -28,7 +28,8 @@ from holdfast.engines.tables.azure_table import AzureTable
 from holdfast.records import audit
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
 from tests.components.processes import PythonWorker, wait_until
-from tests.engines.places import ENGINE, Bench, Killed, Place
+from tests.engines.driving import Killed
+from tests.engines.places import ENGINE, Bench, Place
 from tests.engines.tables import at_once
 from tests.records.samples import days_ago, letter
 

@@ -23,7 +23,8 @@ from holdfast.engines.operations.protocol import HubUnavailable
 from holdfast.engines.queues.protocol import EngineQueue, Received
 from holdfast.state.documents import DocumentStore
 from tests.components.processes import PythonWorker, wait_until
-from tests.engines.places import ENGINE, Bench, Killed, MortalStore, Place
+from tests.engines.driving import Killed, queue_of
+from tests.engines.places import ENGINE, Bench, MortalStore, Place
 
 STARTS = 50
 AZURE = [pytest.param("azure", marks=pytest.mark.component("azurite"))]
@@ -131,7 +132,8 @@ def test_a_message_whose_worker_died_takes_its_lock_up_again_at_once(place: Plac
 def test_a_dead_letter_frees_the_lock_of_its_dead_worker(place: Place) -> None:
     bench = Bench(place, singleton=True, lock_seconds=3600, max_retry_attempts=2)
     bench.send()
-    assert bench.die_at("alone")
+    for _ in range(1 if place.is_azure else 2):  # in a database the first death is not charged
+        assert bench.die_at("alone")
     assert bench.deliver() is Outcome.DEAD_LETTERED
     bench.hf.registry.require_free("another")
 
@@ -263,7 +265,7 @@ def test_a_paused_holder_that_wakes_up_late_can_change_nothing(singleton: Bench)
     bench.work = work
     bench.send()
     paused = bench.process(state)
-    queue = paused.engines.queue(ENGINE)
+    queue = queue_of(paused, ENGINE)
     message = bench.next(queue)
     with ThreadPoolExecutor(1) as thread, pytest.MonkeyPatch.context() as patched:
         patched.setattr(queue, "extend", _when(state.goes_on, queue.extend))

@@ -12,7 +12,8 @@ from holdfast.core.errors import NotFoundError
 from holdfast.engines.context import EngineContext
 from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
-from tests.engines.places import Bench, Killed, Place
+from tests.engines.driving import Driven, Killed
+from tests.engines.places import Bench, Place
 
 HOURLY: dict[str, Any] = {"schedule": "0 * * * *", "operation": "check", "locks_registry": False, "singleton": True}
 
@@ -36,10 +37,9 @@ class Timed:
         self.messages.append(message)
 
     def to_the_end(self) -> list[Outcome]:
-        queue = self.hf.engines.queue("health")
-        flow, outcomes = self.hf.engines.flow("health", queue), []
-        while (message := self.bench.receive(queue)) is not None:
-            outcomes.append(flow.handle(message))
+        driven, outcomes = Driven(self.hf, "health"), []
+        while (message := self.bench.receive(driven.queue)) is not None:
+            outcomes.append(driven.handle(message))
         return outcomes
 
 
@@ -117,9 +117,8 @@ def test_a_tick_is_counted_retried_and_buried_like_any_message(timed: Timed) -> 
     hf.engines.tick("health")
     timed.place.clock.advance(3600)
     assert hf.engines.tick("health") == 1
-    queue = hf.engines.queue("health")
-    flow = hf.engines.flow("health", queue)
-    assert [flow.handle(timed.bench.next(queue)) for _ in range(2)] == [Outcome.RETRIED, Outcome.DEAD_LETTERED]
+    driven = Driven(hf, "health")
+    assert [driven.handle(timed.bench.next(driven.queue)) for _ in range(2)] == [Outcome.RETRIED, Outcome.DEAD_LETTERED]
     [letter] = hf.dead_letters.page().items
     assert (letter.engine, letter.correlation_id) == ("health", "health/check-20260101T010000Z")
 

@@ -1,4 +1,7 @@
-"""The worker of engines: it drains, gives back what it cannot finish, outlives errors, and keeps messages invisible."""
+"""The workers of engines: they drain, give back what they cannot finish, outlive errors, and keep messages invisible.
+
+In a database that is the jobs' worker; in Azure the engines' own.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,31 @@ from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.queues.protocol import EngineQueue
 from holdfast.engines.worker import EngineWorker
+from holdfast.jobs.worker import JobWorker, WorkerSettings
 from holdfast.runtime.housekeeping import Housekeeping
-from holdfast.runtime.supervisor import Part, Supervisor
+from holdfast.runtime.supervisor import Part, Supervisor, WorkerPart
 from tests.components.processes import wait_until
+from tests.engines.driving import queue_of
 from tests.engines.places import ENGINE, Bench, Place
 from tests.engines.queues import free_what_the_dead_held
+
+AZURE = [pytest.param("azure", marks=pytest.mark.component("azurite"))]
 
 
 class Gate:
     """An operation that waits until the test lets it go on."""
 
     def __init__(self) -> None:
-        self.entered, self.goes_on = threading.Event(), threading.Event()
+        self.entered, self.goes_on, self.left = threading.Event(), threading.Event(), threading.Event()
 
     def __call__(self, context: EngineContext, message: EngineMessage) -> None:
         self.entered.set()
         assert self.goes_on.wait(60)
+        self.left.set()
 
 
 @contextmanager
-def running(
-    bench: Bench, stop: threading.Event, worker: EngineWorker, drain_seconds: float = 600.0
-) -> Iterator[list[bool]]:
+def running(bench: Bench, stop: threading.Event, worker: Part, drain_seconds: float = 600.0) -> Iterator[list[bool]]:
     """Run a worker beside the block, its time passing by itself; in the end it is stopped."""
     finished: list[bool] = []
     is_over = threading.Event()
@@ -61,9 +67,20 @@ def running(
         assert not thread.is_alive()
 
 
-def worker_of(bench: Bench) -> tuple[threading.Event, EngineWorker]:
+def worker_of(bench: Bench, drain_seconds: float = 600.0) -> tuple[threading.Event, Part]:
     stop = threading.Event()
-    return stop, bench.hf.engines.worker(stop)
+    if bench.place.is_azure:
+        return stop, bench.hf.engines.worker(stop)
+    handlers = bench.hf.engines.handlers()
+    worker = JobWorker(
+        handlers[0].delivering.store,
+        handlers,
+        stop,
+        transaction_engine=bench.hf.database,
+        settings=WorkerSettings(drain_seconds=drain_seconds, watchdog_seconds=1.0),
+        clock=bench.place.clock,
+    )
+    return stop, WorkerPart("the jobs' worker", worker.run)
 
 
 def test_a_worker_takes_all_messages_and_drains(bench: Bench) -> None:
@@ -92,14 +109,14 @@ def test_a_stopped_worker_lets_what_runs_finish(bench: Bench) -> None:
 def test_what_outlives_the_drain_comes_again_uncounted_and_is_not_recorded(bench: Bench) -> None:
     bench.work = gate = Gate()
     bench.send()
-    stop, worker = worker_of(bench)
+    stop, worker = worker_of(bench, 1.0)
     with running(bench, stop, worker, drain_seconds=1.0) as finished:
         assert gate.entered.wait(60)
     assert finished == [False]
     again = bench.next()
     assert again.dequeue_count == 1
     gate.goes_on.set()
-    wait_until(lambda: not worker._works[0].flow._running, "the operation that outlived the drain")
+    assert gate.left.wait(60)
     assert bench.history == []
 
 
@@ -107,7 +124,7 @@ def test_a_singleton_that_outlives_the_drain_leaves_nothing_locked(singleton: Be
     bench = singleton
     bench.work = gate = Gate()
     bench.send()
-    stop, worker = worker_of(bench)
+    stop, worker = worker_of(bench, 1.0)
     with running(bench, stop, worker, drain_seconds=1.0) as finished:
         assert gate.entered.wait(60)
     assert finished == [False]
@@ -116,15 +133,17 @@ def test_a_singleton_that_outlives_the_drain_leaves_nothing_locked(singleton: Be
     [again] = queue.receive(1, 30)
     assert bench.flow(queue).handle(again) is Outcome.SUCCEEDED, "no 409: lease and lock were given up"
     gate.goes_on.set()
-    wait_until(lambda: not worker._works[0].flow._running, "the operation that outlived the drain")
+    assert gate.left.wait(60)
     assert bench.statuses == ["Succeeded"]
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 @pytest.mark.parametrize("step", ["receive", "delete", "extend"])
 def test_errors_of_the_queue_do_not_end_the_worker(place: Place, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(place, max_retry_attempts=1000)
     bench.send()
     stop, worker = worker_of(bench)
+    assert isinstance(worker, EngineWorker)
     queue = worker._works[0].queue
     done, failed = getattr(queue, step), list[int]()
 
@@ -170,6 +189,7 @@ class Extensions:
         return self._extend(*given)
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 @pytest.mark.parametrize("error", [Unavailable("busy"), DbConnectionError("down"), ValueError("odd")])
 @pytest.mark.parametrize("fails", [0, 1])
 def test_a_message_stays_invisible_while_its_operation_runs(
@@ -197,6 +217,7 @@ def test_a_message_stays_invisible_while_its_operation_runs(
     assert len(bench.executions) == 1
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 def test_a_message_whose_heartbeats_all_fail_is_given_up_as_lost(bench: Bench) -> None:
     bench.send()
     queue = bench.queue
@@ -218,6 +239,7 @@ def test_a_message_whose_heartbeats_all_fail_is_given_up_as_lost(bench: Bench) -
     assert bench.deliver() is Outcome.SUCCEEDED
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 def test_operations_of_one_engine_may_want_different_visibilities(place: Place) -> None:
     """The queue hands all messages out for the first one's time: heartbeats come in time for that."""
     bench = Bench(place, visibility_seconds=30.0)
@@ -225,7 +247,7 @@ def test_operations_of_one_engine_may_want_different_visibilities(place: Place) 
     options = {"queue": place.queue_name, **bench.options}
     hf.engine(ENGINE, operation="rotate", **{**options, "visibility_seconds": 30.0})(bench.handle)
     hf.engine(ENGINE, operation="notify", **{**options, "visibility_seconds": 3600.0})(bench.handle)
-    queue = hf.engines.queue(ENGINE)
+    queue = queue_of(hf, ENGINE)
     bench.send(operation="notify")
     extensions = Extensions(queue, 0, ValueError())
 
@@ -245,6 +267,7 @@ def test_a_handler_can_keep_its_message_by_itself(bench: Bench) -> None:
     assert bench.deliver() is Outcome.SUCCEEDED
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 def test_a_system_without_threads_does_not_end_the_worker(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(place, max_retry_attempts=1000)
     bench.send()

@@ -41,9 +41,7 @@ class TroubledStore:
             raise self.trouble[source]()
         return [job(source)]
 
-    def claim(
-        self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]
-    ) -> list[ClaimedJob]:
+    def claim(self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]) -> list[ClaimedJob]:
         return self._answer("plain")
 
     def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:

@@ -48,11 +48,12 @@ def test_1_3_3_dequeue_count_at_the_maximum_writes_to_the_dlq_deletes_and_does_n
 
 def test_1_3_3_a_message_whose_workers_died_tells_so(bench: Bench) -> None:
     bench.send()
-    for _ in range(2):
-        first = bench.next()  # received, and never heard of again
+    first = bench.lose_workers(2)
     assert bench.deliver() is Outcome.DEAD_LETTERED
     [letter] = bench.letters
-    assert letter.error_message == "worker lost during attempt 2"
+    deliveries = 2 if bench.place.is_azure else 3
+    assert letter.error_message == f"worker lost during attempt {deliveries}"
+    assert letter.dequeue_count == deliveries + 1, "every delivery counts there, also that which is not charged"
     assert letter.first_failure_at == letter.last_failure_at == first.inserted_at
 
 
@@ -60,7 +61,7 @@ def test_1_3_3_a_message_that_failed_before_its_worker_died_tells_its_own_error(
     bench.fails = lambda context: True
     bench.send()
     bench.deliver()
-    bench.next()  # received, and never heard of again
+    bench.lose_workers(1)
     assert bench.deliver() is Outcome.DEAD_LETTERED
     [letter] = bench.letters
     assert letter.error_message == "ValueError: no key at attempt 1"
@@ -142,7 +143,8 @@ def test_1_3_a_dead_letter_that_is_written_twice_is_one_row(bench: Bench) -> Non
         assert bench.die_at("buried")
     assert bench.deliver() is Outcome.DEAD_LETTERED
     [letter] = bench.letters
-    assert letter.dequeue_count == 3, "as it was first written"
+    first_written = 3 if bench.place.is_azure else 5  # in a database the letter and the delete are one transaction
+    assert letter.dequeue_count == first_written
     assert bench.is_empty
 
 

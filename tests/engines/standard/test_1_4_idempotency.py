@@ -7,8 +7,8 @@ import json
 import pytest
 
 from holdfast.engines.flow import Outcome
-from holdfast.engines.table_records import TableRecords
-from tests.engines.places import Bench, Killed
+from tests.engines.driving import Driven, Killed
+from tests.engines.places import Bench
 
 
 def test_1_4_what_has_succeeded_is_not_executed_again(bench: Bench) -> None:
@@ -35,8 +35,8 @@ def test_1_4_another_engine_with_the_same_correlation_id_is_executed(bench: Benc
     bench.send()
     bench.deliver()
     bench.hf.engines.send("tls", {}, correlation_id="c-1")
-    queue = bench.hf.engines.queue("tls")
-    assert bench.hf.engines.flow("tls", queue).handle(bench.next(queue)) is Outcome.SUCCEEDED
+    driven = Driven(bench.hf, "tls")
+    assert driven.handle(bench.next(driven.queue)) is Outcome.SUCCEEDED
     assert [message.engine for message in bench.executions] == ["hmac", "tls"]
 
 
@@ -60,11 +60,10 @@ def test_1_4_a_success_is_found_before_the_count_is_looked_at(bench: Bench) -> N
         if boundary == "recorded":
             raise Killed
 
-    queue = bench.queue
-    flow = bench.flow(queue, die)
-    flow._records = TableRecords(bench.records.letters, bench.records.history)
+    bench.is_apart = True
+    driven = bench.flow(None, die)
     with pytest.raises(Killed):
-        flow.handle(bench.next(queue))
+        driven.handle(bench.next(driven.queue))
     assert bench.deliver() is Outcome.ALREADY_DONE
     assert bench.letters == []
     assert bench.is_empty

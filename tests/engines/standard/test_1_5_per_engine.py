@@ -9,6 +9,7 @@ from azure.data.tables import TableServiceClient
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.engines.flow import Outcome
+from tests.engines.driving import Driven
 from tests.engines.places import ENGINE, Bench, Place
 
 
@@ -30,15 +31,14 @@ def test_1_5_the_tables_are_unified_and_each_engine_has_its_own_part(bench: Benc
     bench.send()
     bench.hf.engines.send("tls", {}, correlation_id="c-1")
     bench.to_the_end()
-    queue = bench.hf.engines.queue("tls")
-    flow = bench.hf.engines.flow("tls", queue)
-    while flow.handle(bench.next(queue)) is not Outcome.DEAD_LETTERED:
+    driven = Driven(bench.hf, "tls")
+    while driven.handle(bench.next(driven.queue)) is not Outcome.DEAD_LETTERED:
         pass
     assert sorted(letter.engine for letter in bench.letters) == ["hmac", "tls"]
     history = bench.records.history
     assert len(history.of_correlation("hmac", "c-1")) == 2
     assert len(history.of_correlation("tls", "c-1")) == 1
-    assert {letter.original_queue for letter in bench.letters} == {bench.queue.name, queue.name}
+    assert {letter.original_queue for letter in bench.letters} == {bench.queue.name, driven.queue.name}
 
 
 @pytest.mark.parametrize("place", [pytest.param("azure", marks=pytest.mark.component("azurite"))], indirect=True)

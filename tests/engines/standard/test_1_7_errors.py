@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,7 +13,13 @@ from holdfast.engines.context import EngineContext
 from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.operations.protocol import OperationFailed
-from tests.engines.places import Bench
+from holdfast.engines.ports import Ended
+from holdfast.jobs.model import Claim, Settled, WorkerId
+from holdfast.records.dead_letters import DeadLetter
+from tests.engines.places import Bench, Place
+
+AZURE = [pytest.param("azure", marks=pytest.mark.component("azurite"))]
+DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.component("postgres18"))]
 
 
 def test_1_7_a_transient_failure_leaves_the_message_for_a_retry(bench: Bench) -> None:
@@ -55,6 +62,7 @@ def test_1_7_an_operation_that_is_not_declared_here_is_a_failure_that_names_thos
     assert "no operation 'revoke' here. It has: rotate, notify." in bench.letters[0].error_message
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 @pytest.mark.parametrize("error", [Unavailable("down"), Ambiguous("lost")], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("step", ["extend", "delete"])
 def test_1_7_a_queue_that_fails_after_the_execution_loses_nothing(
@@ -75,50 +83,82 @@ def test_1_7_a_queue_that_fails_after_the_execution_loses_nothing(
     assert bench.is_empty
 
 
-@pytest.mark.parametrize("step", ["record", "settle"])
+@pytest.mark.parametrize("place", AZURE, indirect=True)
+@pytest.mark.parametrize("step", ["failure", "success"])
 @pytest.mark.parametrize("has_landed", [True, False], ids=["answer lost", "refused"])
 def test_1_7_a_history_whose_answer_is_lost_loses_nothing(bench: Bench, step: str, has_landed: bool) -> None:
-    bench.fails = lambda context: step == "record" and context.attempt == 1
+    bench.fails = lambda context: step == "failure" and context.attempt == 1
     bench.send()
-    queue = bench.queue
-    message = bench.next(queue)
-    flow = bench.flow(queue)
-    done = getattr(flow._records, step)
+    driven = bench.flow()
+    message = bench.next(driven.queue)
+    record = driven.records.record
 
-    def lose(*given: object) -> None:
+    def lose(ended: Ended) -> None:
         if has_landed:
-            done(*given)
+            record(ended)
         raise Ambiguous("The answer was lost.")
 
-    setattr(flow._records, step, lose)
+    driven.records.record = lose  # type: ignore[method-assign]
     with pytest.raises(Ambiguous):
-        flow.handle(message)
+        driven.handle(message)
     bench.to_the_end()
     assert bench.ends() == ["Succeeded"]
     assert bench.is_empty
 
 
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 @pytest.mark.parametrize("has_landed", [True, False], ids=["answer lost", "refused"])
 def test_1_7_a_dead_letter_whose_answer_is_lost_is_written_once(bench: Bench, has_landed: bool) -> None:
     bench.fails = lambda context: True
     bench.send()
     bench.deliver()
     bench.deliver()
-    queue = bench.queue
-    message = bench.next(queue)
-    flow = bench.flow(queue)
-    bury = flow._records.bury
+    driven = bench.flow()
+    message = bench.next(driven.queue)
+    bury = driven.records.bury
 
-    def lose(letter: object) -> bool:
+    def lose(letter: DeadLetter) -> None:
         if has_landed:
-            bury(letter)  # type: ignore[arg-type]  # it is one
+            bury(letter)
         raise Ambiguous("The answer was lost.")
 
-    flow._records.bury = lose  # type: ignore[method-assign]
+    driven.records.bury = lose  # type: ignore[method-assign]
     with pytest.raises(Ambiguous):
-        flow.handle(message)
+        driven.handle(message)
     assert bench.to_the_end() == [Outcome.DEAD_LETTERED]
     assert bench.ends() == ["dead"]
+
+
+@pytest.mark.parametrize("place", DATABASES, indirect=True)
+@pytest.mark.parametrize("end", ["success", "failure", "dead letter"])
+@pytest.mark.parametrize("has_landed", [True, False], ids=["answer lost", "refused"])
+def test_1_7_a_report_that_is_not_answered_is_sent_again_and_counts_once(
+    place: Place, end: str, has_landed: bool
+) -> None:
+    bench = Bench(place, max_retry_attempts=2)
+    bench.fails = lambda context: end != "success"
+    bench.send()
+    if end == "dead letter":
+        bench.deliver()
+    driven = bench.flow()
+    assert driven.handler is not None
+    settler = driven.handler.delivering.retries if end == "failure" else driven.handler.delivering.drops
+    settle, lost = settler.settle, list[int]()
+
+    def lose_once(worker: WorkerId, batch: Sequence[Settled]) -> set[Claim]:
+        if lost:
+            return settle(worker, batch)
+        lost.append(1)
+        if has_landed:
+            settle(worker, batch)
+        raise Ambiguous("The answer was lost.")
+
+    settler.settle = lose_once  # type: ignore[method-assign]
+    driven.handle(bench.next(driven.queue))
+    assert lost
+    assert bench.statuses == {"success": ["Succeeded"], "failure": ["Failed"], "dead letter": ["Failed"]}[end]
+    assert len(bench.letters) == (end == "dead letter")
+    assert bench.is_empty is (end != "failure")
 
 
 def test_1_7_a_result_too_large_for_the_table_is_a_success_all_the_same(bench: Bench) -> None:

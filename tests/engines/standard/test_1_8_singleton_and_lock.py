@@ -69,8 +69,7 @@ def test_1_8_layer_2_the_lock_names_its_job_and_its_end(singleton: Bench) -> Non
 def test_1_8_step_1_the_count_is_looked_at_before_the_lock(singleton: Bench) -> None:
     singleton.hf.registry.acquire("another", duration_seconds=3600)
     singleton.send()
-    for _ in range(2):
-        singleton.next()  # received, and never heard of again
+    singleton.lose_workers(2)
     assert singleton.deliver() is Outcome.DEAD_LETTERED
     assert lock_of(singleton).job_id == "another", "its lock is left alone"
 
