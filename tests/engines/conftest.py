@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import EngineProvider, Holdfast
 from tests.components.azurite import AzuriteServer
+from tests.components.mariadb import MariadbServer
 from tests.components.postgres import PostgresServer
 from tests.engines.places import Bench, Place
 
@@ -30,13 +31,13 @@ def engine_databases() -> Iterator[_Databases]:
 
 def open_place(kind: str, request: pytest.FixtureRequest) -> Place:
     """Return an empty place."""
-    database = "postgres" if kind == "postgres" else "sqlite"
+    database = "sqlite" if kind == "azure" else kind
     databases: _Databases = request.getfixturevalue("engine_databases")
-    if database == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
+    if database != "sqlite":
+        server: PostgresServer | MariadbServer = request.getfixturevalue(f"{database}_server")
         server.start()  # a test before this one may have left it stopped
     if database not in databases:
-        if database == "postgres":
+        if database != "sqlite":
             url = server.url(server.create_database())
         else:
             factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")

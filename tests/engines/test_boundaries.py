@@ -6,6 +6,7 @@ That is a success in the history, or a Pending dead letter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,13 @@ ALONE = [path for path in PATHS if path.name != "failure and retry"]  # the last
 @pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.name)
 def test_killed_at_every_boundary(place: Place, path: Path) -> None:
     assert Walk(Bench(place, max_retry_attempts=ATTEMPTS), path).problems() == []
+
+
+@pytest.mark.parametrize("place", [pytest.param("mariadb", marks=pytest.mark.component("mariadb"))], indirect=True)
+@pytest.mark.parametrize("options", [{}, {"singleton": True, "lock_seconds": 60}], ids=["plain", "singleton"])
+def test_killed_at_every_boundary_on_mariadb(place: Place, options: dict[str, Any]) -> None:
+    [path] = [path for path in PATHS if path.name == "last attempt"]
+    assert Walk(Bench(place, max_retry_attempts=ATTEMPTS, **options), path).problems() == []
 
 
 @pytest.mark.parametrize("path", ALONE, ids=lambda path: path.name)

@@ -270,6 +270,8 @@ class ClaimedDelivery:
         except (Ambiguous, Unavailable) as error:
             if not (isinstance(error, Ambiguous) and self._has_landed(ended)):
                 raise HandlerError(f"The commit failed, and everything was undone: {error}") from error
+        finally:
+            transaction.close()
 
     def _record_on(self, connection: Connection, ended: Ended, settle_on: Callable[[Connection], bool]) -> None:
         if not settle_on(connection):

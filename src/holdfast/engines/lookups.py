@@ -6,6 +6,7 @@ until its end is recorded, only one message has a key (engine, operation, correl
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from ..records.history import SuccessKey
 
 _FRESH_SECONDS = 0.05
 _MOST_AHEAD = 250
+_UNSEEN = (False, -math.inf)
 
 
 class SuccessLookups:
@@ -72,9 +74,8 @@ class SuccessLookups:
 
     def _known(self, key: SuccessKey) -> bool | None:
         """Return an answer that is fresh, once."""
-        has_succeeded, looked_at = self._seen.pop(key, (False, None))
-        is_fresh = looked_at is not None and self._clock.monotonic() - looked_at <= _FRESH_SECONDS
-        return has_succeeded if is_fresh else None
+        has_succeeded, looked_at = self._seen.pop(key, _UNSEEN)
+        return has_succeeded if self._clock.monotonic() - looked_at <= _FRESH_SECONDS else None
 
     def _looked_up(self, key: SuccessKey) -> bool:
         with self._looking:
@@ -95,7 +96,7 @@ class SuccessLookups:
         """Return the keys that come next and are neither in hand nor known."""
         oldest = self._clock.monotonic() - _FRESH_SECONDS
         ahead = islice(self._waiting.values(), self._most_ahead)
-        return [each for each in ahead if each not in self._in_hand and self._seen.get(each, (False, 0.0))[1] < oldest]
+        return [each for each in ahead if each not in self._in_hand and self._seen.get(each, _UNSEEN)[1] < oldest]
 
     def _gone(self, claim: Claim) -> None:
         """Forget a message that the worker holds no more; whoever has the same key must look again."""
