@@ -124,6 +124,7 @@ def _work(setting: Setting, number: int, chance: float) -> None:
             _arm(work.flow, reached)
             if setting.bug is not None:
                 work.flow.__class__ = CountsFirst
+                work.flow._records = work.records
         parts.append(worker)
     Supervisor(parts, stop).run()
 
