@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,7 @@ class Desk:
         self.clock = SteppedClock()
         self.history: set[SuccessKey] = set()
         self.asked: list[set[SuccessKey]] = []
-        self.while_looking = lambda: None
+        self.while_looking: Callable[[], None] = lambda: None
         self.lookups = SuccessLookups(self._find, self.clock)
         self._waiting: dict[Claim, Any] = {}
 
@@ -142,4 +142,4 @@ def test_nothing_is_kept_of_messages_that_are_gone(desk: Desk) -> None:
     for number in range(50):
         desk.end(number)
     kept = desk.lookups
-    assert not (kept._waiting or kept._keys or kept._in_hand or kept._asking or kept._seen)
+    assert [len(each) for each in (kept._waiting, kept._keys, kept._in_hand, kept._asking, kept._seen)] == [0] * 5

@@ -208,5 +208,5 @@ def test_where_the_tables_are_elsewhere_there_is_none_and_the_error_says_why(pla
 
 
 def test_other_places_have_none() -> None:
-    with pytest.raises(ConfigurationError, match="context.transaction is not available"):
+    with pytest.raises(ConfigurationError, match=r"context\.transaction is not available"):
         _ = EngineContext(engine="e", operation="o", message_id="m", instance_id="i").transaction
