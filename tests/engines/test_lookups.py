@@ -142,4 +142,4 @@ def test_nothing_is_kept_of_messages_that_are_gone(desk: Desk) -> None:
     for number in range(50):
         desk.end(number)
     kept = desk.lookups
-    assert not any((kept._waiting, kept._keys, kept._in_hand, kept._asking, kept._seen))
+    assert [len(each) for each in (kept._waiting, kept._keys, kept._in_hand, kept._asking, kept._seen)] == [0] * 5

@@ -266,7 +266,7 @@ class JobWorker:
                 self._threads.wake()
             self._give_back_what_waits()
 
-    def _claim(self, has_news: bool) -> int:
+    def _claim(self, has_news: bool = True) -> int:
         """Claim what there is room for and start it, then look what is due; return how many jobs there were.
 
         While a suspect is tested nothing else begins.

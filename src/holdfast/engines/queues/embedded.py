@@ -40,11 +40,6 @@ class EmbeddedQueue:
         return self._name
 
     @property
-    def notifies(self) -> bool:
-        """Return whether new messages are told of."""
-        return self._store.notifies
-
-    @property
     def topic(self) -> str:
         """Return the topic its messages are kept under."""
         return f"{ENGINE_TOPICS}{self._name}"
