@@ -165,8 +165,9 @@ class LoopRunner:
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._turn, name="holdfast-jobs-loop", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._turn, name="holdfast-jobs-loop", daemon=True)
+            thread.start()
+            self._thread = thread  # not before: who looks whether it lives would take it for dead
         self._loop.call_soon_threadsafe(call, *arguments)
 
     @property

@@ -56,10 +56,11 @@ class Listener:
             self._subscriptions.append(subscription)
             if self._thread is None:
                 self._stop = threading.Event()
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, args=(engine, self._stop), name="holdfast-listener", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread  # not before: who looks whether it lives would take it for dead
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
