@@ -23,6 +23,7 @@ _ALWAYS_AUTOCOMMIT = "holdfast_always_autocommit"
 _HAS_WAL = "holdfast_has_wal"
 _DRIVERS_PATIENCE_MS = 5000
 _PATIENCE_MS = 10_000
+_FROZEN_SECONDS = 10
 _EXTRA_OF_DRIVER = {
     "psycopg": "postgres",
     "pymysql": "mysql",
@@ -160,6 +161,23 @@ def let_sessions_say(engine: Engine, sql: str) -> Engine:
     return engine
 
 
+def end_what_freezes(engine: Engine) -> Engine:
+    """Have the server end transactions of new sessions in which nothing is said for a while: their process froze.
+
+    Its row locks would keep everybody from what it held. Not for engines that handlers use: those may take their time.
+    MySQL cannot, and SQLite has no server.
+    """
+    listener = _FREEZES.get(engine.dialect.name)
+    if listener is not None and not event.contains(engine, "connect", listener):
+        event.listen(engine, "connect", listener)
+    return engine
+
+
+def _limit_on_mariadb(dbapi_connection: Any, _record: object) -> None:
+    with suppress(dbapi_connection.Error), dbapi_connection.cursor() as cursor:
+        cursor.execute(f"SET SESSION idle_transaction_timeout = {_FROZEN_SECONDS}")
+
+
 @functools.cache
 def _saying(sql: str) -> Callable[[Any, object], None]:
     def say(dbapi_connection: Any, _record: object) -> None:
@@ -169,6 +187,13 @@ def _saying(sql: str) -> Callable[[Any, object], None]:
         dbapi_connection.autocommit = before
 
     return say
+
+
+_FREEZES: dict[str, Callable[[Any, object], None]] = {
+    "postgresql": _saying(f"SET idle_in_transaction_session_timeout = '{_FROZEN_SECONDS}s'"),
+    "mysql": _limit_on_mariadb,
+    "mariadb": _limit_on_mariadb,
+}
 
 
 def autocommit(engine: Engine) -> Connection:

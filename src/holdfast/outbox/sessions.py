@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.engine import Engine
 
-from ..core.engine import let_sessions_say, use_wal
+from ..core.engine import end_what_freezes, let_sessions_say, use_wal
 
 # Every read goes along an index from the checkpoint on. Where statistics are missing or old, the planner may want to
 # collect and sort all that lies behind the checkpoint for each batch. Moments are told in UTC.
@@ -18,4 +18,4 @@ def prepare_engine(engine: Engine) -> Engine:
     """Return the engine, its new sessions set up for the outbox. Not for engines that handlers use too."""
     if engine.dialect.name == "sqlite":
         use_wal(engine)
-    return let_sessions_say(engine, _BY_INDEX)
+    return end_what_freezes(let_sessions_say(engine, _BY_INDEX))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlalchemy.engine import Engine
 
 from ...core.config import DbConfig, ResolvedDbConfig, parse_url
-from ...core.engine import let_sessions_say
+from ...core.engine import end_what_freezes, let_sessions_say
 
 # The queue empties and fills within seconds, so the planner's statistics are often wrong. Every statement of the queue
 # is meant to go by index; told that the table is tiny, the planner would read all of it for each batch.
@@ -35,4 +35,4 @@ def noticing_silence(config: DbConfig) -> DbConfig:
 
 def prepare_engine(engine: Engine) -> Engine:
     """Return the engine, its new sessions set up for the queue. Not for engines that others use too."""
-    return let_sessions_say(engine, _BY_INDEX)
+    return end_what_freezes(let_sessions_say(engine, _BY_INDEX))
