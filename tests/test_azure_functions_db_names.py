@@ -45,6 +45,8 @@ def test_everything_takes_the_same_arguments_in_the_same_order(name: str) -> Non
     for label, theirs, ours in callables(name):
         wanted = inspect.signature(theirs).parameters.values()
         has = [one for one in inspect.signature(ours).parameters.values() if not one.name.startswith("_")]
+        known = [one.name for one in wanted]
+        has.sort(key=lambda one: one.kind is one.KEYWORD_ONLY and known.index(one.name) if one.name in known else 999)
         shown = [(one.name, one.kind, shown_default(one)) for one in has]
         assert shown[: len(wanted)] == [(one.name, one.kind, shown_default(one)) for one in wanted], label
         for added in has[len(wanted) :]:
