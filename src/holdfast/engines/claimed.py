@@ -204,8 +204,7 @@ class ClaimedDelivery:
         """Record a success and delete its message: in the handler's transaction, or in a group with others."""
         transaction = self._running.transaction
         if transaction is not None and transaction.is_used:
-            self._commit(transaction, ended, self._drop_on)
-            self._execution.forget(self._running)
+            self._commit_last(transaction, ended)
         elif self._messages.is_one_database:
             self._end(self._messages.drops, Dropped(entry_of(ended)))
         else:
@@ -272,6 +271,16 @@ class ClaimedDelivery:
                 raise HandlerError(f"The commit failed, and everything was undone: {error}") from error
         finally:
             transaction.close()
+
+    def _commit_last(self, transaction: HandlerTransaction, ended: Ended) -> None:
+        """Commit with the deletion: a beat that finds the message gone must not take it for lost."""
+        self._running.is_reported = True
+        try:
+            self._commit(transaction, ended, self._drop_on)
+        except BaseException:
+            self._running.is_reported = False
+            raise
+        self._execution.forget(self._running)
 
     def _record_on(self, connection: Connection, ended: Ended, settle_on: Callable[[Connection], bool]) -> None:
         if not settle_on(connection):
