@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import bindings, catchup, claims, dead_letters, endurance, growth, jobs, outbox, trips
+from bench import bindings, catchup, claims, dead_letters, endurance, engines, growth, jobs, outbox, trips
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "bindings": bindings.measure,
     "jobs": jobs.measure,
     "claims": claims.measure,
+    "engines": engines.measure,
     "endurance": endurance.measure,
     "outbox": outbox.measure,
     "dead-letters": dead_letters.measure,

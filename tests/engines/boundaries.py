@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy.engine import Connection
+
 from holdfast import Holdfast
 from holdfast.engines.context import EngineContext
-from holdfast.engines.endings import Drops
+from holdfast.engines.endings import Dropped, Drops
 from holdfast.engines.flow import EngineFlow, Outcome
 from holdfast.engines.lookups import SuccessLookups
 from holdfast.engines.messages import EngineMessage
@@ -15,7 +17,7 @@ from holdfast.engines.ports import Delivery, Ended
 from holdfast.engines.queued import QueuedDelivery
 from holdfast.engines.table_records import TableRecords
 from holdfast.jobs.model import Claim, Settled, WorkerId
-from holdfast.records.history import SuccessKey
+from holdfast.records.history import History, SuccessKey
 from tests.engines.driving import Driven, Killed
 from tests.engines.places import ENGINE, Bench, MortalStore
 
@@ -205,7 +207,7 @@ class DropsFirst(Drops):
             ours = self._store.drop_on(connection, worker, [report.claim for report in batch])
         with self._store.transaction() as connection:
             self._reached("dropped")
-            self._record(connection, [report.value for report in batch if report.claim in ours])
+            _record(self, connection, [report.value for report in batch if report.claim in ours])
         return ours
 
 
@@ -215,8 +217,13 @@ class DropsWhatIsNotOurs(Drops):
     def settle(self, worker: WorkerId, batch: Sequence[Settled]) -> set[Claim]:
         super().settle(worker, batch)
         with self._store.transaction() as connection:
-            self._record(connection, [report.value for report in batch])
+            _record(self, connection, [report.value for report in batch])
         return {report.claim for report in batch}
+
+
+def _record(drops: Drops, connection: Connection, ends: Sequence[Dropped]) -> None:
+    History(connection.engine).add_many(connection, [end.entry for end in ends if end.entry is not None])
+    drops._bury(connection, ends)
 
 
 class FindsNothing(SuccessLookups):

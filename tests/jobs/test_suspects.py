@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from holdfast.jobs.by_hand import cancel_jobs, retry_jobs
 from holdfast.jobs.model import Claim, JobStatus, PutBack, Suspect, TopicLimits, WorkerId
 from tests.jobs.queues import ANNE, BERT, Queue
@@ -168,9 +166,13 @@ def test_a_cancelled_job_whose_worker_was_lost_ends_cancelled(queue: Queue) -> N
     assert queue.status(job_id) == "cancelled"
 
 
-@pytest.mark.parametrize("max_attempts", [None, 3])
-def test_deliveries_of_an_engines_message_are_counted(queue: Queue, max_attempts: int | None) -> None:
-    job_id = queue.add("engine.mail", max_attempts=max_attempts).id
+def test_an_engines_message_is_a_suspect_like_any_job_and_its_history_is_the_engines_own(queue: Queue) -> None:
+    job_id = queue.add("engine.mail", max_attempts=None).id
     queue.claim(topics=("engine.mail",))
     _lose(queue)
-    assert (queue.status(job_id), queue.column(job_id, "failures")) == ("scheduled", 1)
+    assert (queue.status(job_id), queue.column(job_id, "failures"), queue.column(job_id, "suspicions")) == (
+        "suspect",
+        0,
+        1,
+    )
+    assert queue.rows("SELECT * FROM holdfast_history") == []

@@ -25,7 +25,7 @@ from ..jobs.texts import storable
 from ..records.dead_letters import DeadLetter
 from ..records.history import History, SuccessKey
 from ..runtime.transaction import HandlerTransaction, ended_itself
-from .endings import Dropped, Drops, Retried, Retries
+from .endings import Dropped, Drops, Entry, Retried, Retries
 from .flow import EngineFlow
 from .lookups import SuccessLookups
 from .messages import EngineMessage
@@ -37,6 +37,8 @@ from .table_records import TableRecords, entry_of
 from .telemetry import EngineTelemetry
 
 _AFTER_ERROR_SECONDS = 0.5
+Record = Callable[[Connection, Entry], bool]
+"""Writes a success on a connection; returns whether the message was still ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +206,7 @@ class ClaimedDelivery:
         """Record a success and delete its message: in the handler's transaction, or in a group with others."""
         transaction = self._running.transaction
         if transaction is not None and transaction.is_used:
-            self._commit(transaction, ended, self._drop_on)
-            self._execution.forget(self._running)
+            self._commit_last(transaction, ended)
         elif self._messages.is_one_database:
             self._end(self._messages.drops, Dropped(entry_of(ended)))
         else:
@@ -263,27 +264,40 @@ class ClaimedDelivery:
         self._messages.records.record(ended)
         self._messages.flow.reached("recorded")
 
-    def _commit(self, transaction: HandlerTransaction, ended: Ended, settle_on: Callable[[Connection], bool]) -> None:
+    def _commit(self, transaction: HandlerTransaction, ended: Ended, record: Record) -> None:
         """Commit what the handler wrote and its success; if the process dies in here, both are kept or neither is."""
         try:
-            transaction.settle(lambda connection: self._record_on(connection, ended, settle_on))
+            transaction.settle(lambda connection: self._record_on(connection, ended, record))
         except (Ambiguous, Unavailable) as error:
             if not (isinstance(error, Ambiguous) and self._has_landed(ended)):
                 raise HandlerError(f"The commit failed, and everything was undone: {error}") from error
         finally:
             transaction.close()
 
-    def _record_on(self, connection: Connection, ended: Ended, settle_on: Callable[[Connection], bool]) -> None:
-        if not settle_on(connection):
+    def _commit_last(self, transaction: HandlerTransaction, ended: Ended) -> None:
+        """Commit with the deletion: a beat that finds the message gone must not take it for lost."""
+        self._running.is_reported = True
+        try:
+            self._commit(transaction, ended, self._drop_on)
+        except BaseException:
+            self._running.is_reported = False
+            raise
+        self._execution.forget(self._running)
+
+    def _record_on(self, connection: Connection, ended: Ended, record: Record) -> None:
+        if not record(connection, entry_of(ended)):
             raise LostLeaseError(f"Message {self.received.id} is no longer this worker's; its end is not recorded.")
-        self._messages.history.add_many(connection, [entry_of(ended)])
         self._messages.flow.reached("recorded")
 
-    def _drop_on(self, connection: Connection) -> bool:
-        return bool(self._messages.store.drop_on(connection, self._execution.worker, [self._running.claim]))
+    def _drop_on(self, connection: Connection, entry: Entry) -> bool:
+        ends = {self._running.claim: entry}
+        return bool(self._messages.store.drop_recorded_on(connection, self._execution.worker, ends))
 
-    def _keep_on(self, connection: Connection) -> bool:
-        return self._messages.store.keep_on(connection, self._execution.worker, self._running.claim)
+    def _keep_on(self, connection: Connection, entry: Entry) -> bool:
+        is_ours = self._messages.store.keep_on(connection, self._execution.worker, self._running.claim)
+        if is_ours:
+            self._messages.history.add_many(connection, [entry])
+        return is_ours
 
     def _has_landed(self, ended: Ended) -> bool:
         """Return whether the history has the success of this very message: a COMMIT was not answered."""

@@ -51,7 +51,6 @@ class Drops:
 
     def __init__(self, store: SqlJobStore, records: TableRecords, reached: Callable[[str], None]) -> None:
         self._store = store
-        self._history = History(store.engine)
         self._letters = DeadLetters(store.engine)
         self._records = records
         self._reached = reached
@@ -59,22 +58,21 @@ class Drops:
     def settle(self, worker: WorkerId, batch: Sequence[Settled]) -> set[Claim]:
         """Delete what is still ours and record its end, all of it or nothing."""
         with self._store.transaction() as connection:
-            ours = self._store.drop_on(connection, worker, [report.claim for report in batch])
-            ends: list[Dropped] = [report.value for report in batch if report.claim in ours]
-            buried = self._record(connection, ends)
+            ours = self._store.drop_recorded_on(
+                connection, worker, {report.claim: report.value.entry for report in batch}
+            )
+            buried = self._bury(connection, [report.value for report in batch if report.claim in ours])
         for letter in buried:
             tell_buried(letter)
         self._withdraw(report.value for report in batch if report.claim not in ours)
         return ours
 
-    def _record(self, connection: Connection, ends: Sequence[Dropped]) -> list[DeadLetter]:
-        entries = [end.entry for end in ends if end.entry is not None]
-        self._history.add_many(connection, entries)
+    def _bury(self, connection: Connection, ends: Sequence[Dropped]) -> list[DeadLetter]:
         letters = [end.letter for end in ends if end.letter is not None]
         added = [letter for letter in letters if self._letters.add(connection, letter)]
         if letters:
             self._reached("buried")
-        elif entries:
+        elif any(end.entry is not None for end in ends):
             self._reached("recorded")
         return added
 

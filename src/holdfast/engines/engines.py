@@ -145,8 +145,8 @@ class Engines:
             locks_registry: False for a singleton that leaves the registry alone.
             lock_seconds: how long after its death a singleton keeps the registry locked against others.
             timeout_seconds: how long an orchestration may take.
-            concurrency: how many messages a worker takes at a time.
-            poll_seconds: how long to wait when the queue is empty.
+            concurrency: how many messages a worker executes at a time.
+            poll_seconds: how long to wait when a queue in Azure is empty.
 
         Raises:
             ConfigurationError: the declaration is wrong.

@@ -110,7 +110,7 @@ class History:
         Raises:
             ConfigurationError: an id is empty or too long; nothing was written.
         """
-        values = _values(
+        values = history_row(
             engine=engine,
             operation=operation,
             status=status,
@@ -130,7 +130,7 @@ class History:
 
     def add_many(self, connection: Connection, entries: Sequence[Mapping[str, Any]]) -> None:
         """Add entries, each with the arguments of ``add``, to the caller's transaction by one statement."""
-        rows = [_values(**entry) for entry in entries]
+        rows = [history_row(**entry) for entry in entries]
         if rows:
             with translated(self._engine, writes=True):
                 statement = insert(history_table).values(created_at=database_time(connection.dialect))
@@ -211,7 +211,7 @@ class History:
             return [_entry(row) for row in open_connection.execute(query)]
 
 
-def _values(
+def history_row(
     *,
     engine: str,
     operation: str,

@@ -25,6 +25,7 @@ from ...core.clock import Clock
 from ...core.engine import writing
 from ...core.errors import JobError, LostLeaseError, Unavailable
 from ...records.exact import legible
+from ...records.history import History
 from ..limits import Room
 from ..model import (
     Attempt,
@@ -445,6 +446,18 @@ class SqlJobStore(abc.ABC):
     def drop_on(self, connection: Connection, worker: WorkerId, claims: Sequence[Claim]) -> set[Claim]:
         """Remove jobs inside a transaction that records their end; return the claims that were still good."""
         return _accepted(self._change_on(connection, "drop", _claims(sorted(claims)), worker=worker))
+
+    def drop_recorded_on(
+        self, connection: Connection, worker: WorkerId, ends: Mapping[Claim, Mapping[str, Any] | None]
+    ) -> set[Claim]:
+        """Remove jobs and add what the history is to tell of them, by the arguments of ``History.add``.
+
+        Only of claims that were still good, which are returned, something is told.
+        """
+        ours = self.drop_on(connection, worker, list(ends))
+        entries = [entry for claim, entry in ends.items() if claim in ours and entry is not None]
+        History(self.engine).add_many(connection, entries)
+        return ours
 
     def keep_on(self, connection: Connection, worker: WorkerId, claim: Claim) -> bool:
         """Extend one lease inside a transaction, which holds the job then; False means that it must be rolled back."""

@@ -7,14 +7,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy.engine import Connection, Engine
 
 from ...core.clock import Clock, SystemClock
 from ...core.engine import autocommit
+from ...records.history import history_row
 from ..listener import CHANNEL, Listener
-from ..model import ClaimedJob, Enqueued, JobId, NewJob, Wanted, WorkerId, item_id
+from ..model import Attempt, Claim, ClaimedJob, Enqueued, JobId, NewJob, Wanted, WorkerId, item_id
 from .answers import translated
 from .base import Batch, Row, SqlJobStore
 
@@ -33,6 +34,19 @@ _DEFAULTS: dict[str, object] = {
     "correlation_id": None,
     "instance_id": None,
     "tags": None,
+}
+_HISTORY_COLUMNS = {
+    "engines": "engine",
+    "instance_ids": "instance_id",
+    "operations": "operation",
+    "statuses": "status",
+    "durations": "duration_ms",
+    "inputs": "input",
+    "outputs": "output",
+    "errors": "error",
+    "correlation_ids": "correlation_id",
+    "item_ids": "item_id",
+    "deliveries": "attempt",
 }
 _LINES_AT_ONCE = 1000
 _GO_ON_SECONDS = 0.2
@@ -150,6 +164,20 @@ class PostgresJobStore(SqlJobStore):
         most = self.most_keys_per_claim
         rows = self._change_on(connection, "ready_keys", batch, topic=topic, after_key=after, most_keys=most)
         return [row[0] for row in rows]
+
+    def drop_recorded_on(
+        self, connection: Connection, worker: WorkerId, ends: Mapping[Claim, Mapping[str, Any] | None]
+    ) -> set[Claim]:
+        """Do both by one statement."""
+        claims = sorted(ends)
+        rows = [{} if (entry := ends[claim]) is None else history_row(**entry) for claim in claims]
+        batch: Batch = {
+            "ids": [claim.id for claim in claims],
+            "attempts": [claim.attempt for claim in claims],
+            **{name: [row.get(column) for row in rows] for name, column in _HISTORY_COLUMNS.items()},
+        }
+        found = self._change_on(connection, "drop_recorded", batch, worker=worker)
+        return {Claim(JobId(row[0]), Attempt(row[1])) for row in found}
 
     def _enqueue_alone(self, job: NewJob) -> Enqueued:
         [row] = self._change("enqueue", {}, **self._columns(job))
