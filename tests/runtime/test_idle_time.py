@@ -111,3 +111,19 @@ def test_the_transaction_that_was_begun_is_proved(sqlite_url: str) -> None:
     assert transaction.was_ended_by(ValueError("then it raised"))
     transaction.close()
     provider.dispose_all()
+
+
+def test_what_was_proved_whole_stays_so_when_its_record_fails(sqlite_url: str) -> None:
+    """A record that is refused is no end by the handler: its work may be repeated."""
+    provider = EngineProvider()
+    transaction = HandlerTransaction(provider.get_engine(DbConfig(connection_url=sqlite_url)), 30.0)
+    transaction.connection.execute(text("CREATE TABLE effects (n INTEGER NOT NULL)"))
+
+    def refuse(connection: object) -> None:
+        raise ValueError("not ours any more")
+
+    with pytest.raises(ValueError, match="not ours") as refused:
+        transaction.settle(refuse)
+    assert not transaction.was_ended_by(refused.value)
+    transaction.close()
+    provider.dispose_all()

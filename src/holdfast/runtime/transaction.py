@@ -108,6 +108,7 @@ class HandlerTransaction:
         self._transaction_id: str | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._in_use = threading.RLock()
+        self._proved: Verdict | None = None
         self._has_ended = False
         self._is_broken = False
 
@@ -288,12 +289,14 @@ class HandlerTransaction:
         return self._connection
 
     def _verdict(self, connection: LentConnection, error: BaseException | None) -> Verdict:
-        verdict = proved(connection, error)
-        if verdict is Verdict.ENDED:
-            self._is_broken = True  # whatever else the handler did to the session goes with it
-            if self._transaction_id is not None:
-                _undo_prepared(self._engine, self._transaction_id)
-        return verdict
+        """Return what became of it. It is proved once: that releases the savepoint."""
+        if self._proved is None:
+            self._proved = proved(connection, error)
+            if self._proved is Verdict.ENDED:
+                self._is_broken = True  # whatever else the handler did to the session goes with it
+                if self._transaction_id is not None:
+                    _undo_prepared(self._engine, self._transaction_id)
+        return self._proved
 
     def _require_whole(self, connection: LentConnection) -> None:
         match self._verdict(connection, None):
