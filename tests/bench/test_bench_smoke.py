@@ -33,7 +33,7 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "slowest listing of the large table against the small",
     ):
         assert line in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 9
+    assert len(json.loads(figures.read_text())["figures"]) == 10
 
 
 @pytest.mark.component("postgres18")

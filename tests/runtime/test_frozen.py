@@ -63,4 +63,5 @@ def test_a_healthy_handler_that_idles_for_many_leases_keeps_its_transaction(
 
         stage.workload.add([ITEM])
         stage.workload.run([ITEM], act)
-        assert stage.kept() == {ITEM: [(1, "before"), (1, "after")]}
+        [(attempt, _), *_] = stage.kept()[ITEM]  # a later one, if the machine stood still for a whole lease
+        assert stage.kept() == {ITEM: [(attempt, "before"), (attempt, "after")]}
