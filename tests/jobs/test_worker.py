@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -592,3 +593,19 @@ def test_progress_that_cannot_be_told_costs_no_attempt(work: Work, monkeypatch: 
     with work.running():
         work.until_empty()
     assert [entry["status"] for entry in work.queue.history()] == ["Succeeded"]
+
+
+def test_a_retry_is_not_slept_over(queue: Queue) -> None:
+    """Nobody tells a worker of a retry it has asked for itself, and its poll is longer than the test."""
+    work = Work(queue, replace(QUICK, poll_seconds=600.0))
+    attempts: list[int] = []
+
+    def fail_once(context: JobContext) -> None:
+        attempts.append(context.attempt)
+        if len(attempts) == 1:
+            raise ValueError("not yet")
+
+    work.job(fail_once).enqueue()
+    with work.running():
+        work.until_empty()
+    assert attempts == [1, 2]

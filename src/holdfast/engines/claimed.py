@@ -258,7 +258,8 @@ class ClaimedDelivery:
     def _end(self, by: Settler, value: Dropped | Retried) -> None:
         entry = value.entry or {}
         characters = sum(len(entry.get(name) or "") for name in ("input", "output", "error"))
-        self._execution.end(self._running, Settled(self._running.claim, by, value, characters))
+        report = Settled(self._running.claim, by, value, characters, comes_again=isinstance(value, Retried))
+        self._execution.end(self._running, report)
 
     def _record_elsewhere(self, ended: Ended) -> None:
         self._messages.records.record(ended)

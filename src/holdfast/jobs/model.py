@@ -174,6 +174,7 @@ class Settled(NamedTuple):
     by: Settler
     value: Any
     characters: int = 0
+    comes_again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

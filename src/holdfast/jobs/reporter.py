@@ -38,6 +38,7 @@ class Reporter:
         telemetry: WorkerTelemetry,
         clock: Clock,
         on_freed: Callable[[], None],
+        on_later: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -45,6 +46,7 @@ class Reporter:
         self._telemetry = telemetry
         self._clock = clock
         self._on_freed = on_freed
+        self._on_later = on_later
         self._inbox: SimpleQueue[Report | None] = SimpleQueue()
         self._is_urgent = False
         self._give_up = threading.Event()
@@ -117,6 +119,8 @@ class Reporter:
             batch: list[Report] = [report for report in settled if report.by is settler]
             self._until_answered(partial(self._send_settled, settler), batch)
         self._in_flight.remove([report.claim for report in reports])
+        if any(map(_comes_again, reports)):
+            self._on_later()
         self._on_freed()
 
     def _until_answered(self, send: Callable[[list[Report]], None], batch: list[Report]) -> None:
@@ -176,6 +180,11 @@ class Reporter:
 
     def _refused(self, batch: Sequence[Report], accepted: set[Claim]) -> None:
         self._telemetry.stale(report.claim for report in batch if report.claim not in accepted)
+
+
+def _comes_again(report: Report) -> bool:
+    """Return whether a job may be due soon because of this report: nobody else tells of that."""
+    return isinstance(report, Failure | PutBack) or (isinstance(report, Settled) and report.comes_again)
 
 
 def _weight(report: Report) -> int:

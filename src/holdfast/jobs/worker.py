@@ -100,7 +100,9 @@ class JobWorker:
         self._telemetry = WorkerTelemetry(self.id, metrics)
         self._in_flight = InFlight()
         self._wake = threading.Event()
-        self._reporter = Reporter(store, self.id, self._in_flight, self._telemetry, self._clock, self._freed)
+        self._reporter = Reporter(
+            store, self.id, self._in_flight, self._telemetry, self._clock, self._freed, self._look_for_due
+        )
         execution = Execution(
             store,
             self.id,
