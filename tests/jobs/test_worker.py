@@ -600,12 +600,12 @@ def test_a_retry_is_not_slept_over(queue: Queue) -> None:
     work = Work(queue, replace(QUICK, poll_seconds=600.0))
     attempts: list[int] = []
 
-    def fail_once(context: JobContext) -> None:
+    def fail_at_first(context: JobContext) -> None:
         attempts.append(context.attempt)
-        if len(attempts) == 1:
+        if len(attempts) < 4:
             raise ValueError("not yet")
 
-    work.job(fail_once).enqueue()
+    work.job(fail_at_first, retry_base_seconds=0.1, retry_max_seconds=0.1).enqueue()
     with work.running():
         work.until_empty()
-    assert attempts == [1, 2]
+    assert attempts == [1, 2, 3, 4]
