@@ -114,9 +114,10 @@ def slow_shop(shop: Shop, *items: str) -> Path:
 
 def test_sigterm_lets_the_handler_in_progress_finish_and_commits_it(shop: Shop) -> None:
     directory = slow_shop(shop, "book", "pen", "lamp")
-    with running(shop, "--migrate") as worker:
+    with running(shop, "--migrate", "-v") as worker:
         wait_until((directory / "started").exists, "the handler to be called")
         worker.process.terminate()
+        wait_until(lambda: "Stopping" in worker.output, "the signal to be noticed")
         assert shop.rows("SELECT id FROM shipped") == []
         assert worker.process.poll() is None
         (directory / "go").touch()

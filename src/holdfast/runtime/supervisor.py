@@ -113,6 +113,7 @@ class Supervisor:
         threads = {part: self._started(part) for part in self._parts}
         while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
             pass  # a signal that another thread received is handled when this one wakes
+        _log.info("Stopping: nothing new is begun, and what runs may finish for %g s", self._drain_seconds)
         deadline = self._clock.monotonic() + self._drain_seconds
         for part in self._parts:
             part.stopping()
