@@ -184,7 +184,7 @@ def test_a_handler_that_commits_itself_is_refused_and_nothing_is_kept(shop: Shop
         write_effects(messages, context)
         context.transaction.commit()
 
-    with pytest.raises(LeaseConflictError, match=r"ended context\.transaction itself"):
+    with pytest.raises(LeaseConflictError, match=r"commit\(\) on context\.transaction, which is refused"):
         shop.run()
     assert shop.effects() == []
     assert shop.place().checkpoint is None

@@ -184,10 +184,10 @@ class HandlerTransaction:
 
     def was_ended_by(self, error: BaseException) -> bool:
         """Return whether a handler that raised had ended the transaction before, so that a part may have been kept."""
-        if self._connection is None or not self._is_at_rest():
+        if not self.is_used or not self._is_at_rest():
             return False
-        try:
-            return self._verdict(self._taken_back(), error) is Verdict.ENDED
+        try:  # a statement that had to be broken off took the connection with it
+            return self.is_used and self._verdict(self._taken_back(), error) is Verdict.ENDED
         finally:
             self._in_use.release()
 
