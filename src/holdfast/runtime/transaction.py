@@ -186,10 +186,14 @@ class HandlerTransaction:
         """Return whether a handler that raised had ended the transaction before, so that a part may have been kept."""
         if not self.is_used or not self._is_at_rest():
             return False
-        try:  # a statement that had to be broken off took the connection with it
-            return self.is_used and self._verdict(self._taken_back(), error) is Verdict.ENDED
+        try:
+            return self._was_ended(error)
         finally:
             self._in_use.release()
+
+    def _was_ended(self, error: BaseException) -> bool:
+        """Look at it at rest; a statement that had to be broken off took the connection with it."""
+        return self._connection is not None and self._verdict(self._taken_back(), error) is Verdict.ENDED
 
     @property
     def is_cut_off(self) -> bool:
