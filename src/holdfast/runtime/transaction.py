@@ -478,11 +478,18 @@ def _cut(connection: LentConnection) -> None:
 
 
 def _undo_on_sqlite(connection: LentConnection) -> None:
-    """Free SQLite's write lock from another thread, and refuse what the handler would write on the connection later."""
-    if isinstance(connection.driver, sqlite3.Connection):
-        with suppress(sqlite3.Error):
+    """Free SQLite's write lock from another thread, and refuse what the handler would write on the connection later.
+
+    Never under a statement, which was broken off and ends soon: the driver does not survive that.
+    """
+    if connection.dialect.name != "sqlite" or not connection.in_use.acquire(timeout=_BREAK_SECONDS):
+        return
+    try:
+        with suppress(Exception):  # it was let go of meanwhile
             connection.driver.rollback()
             connection.driver.execute("PRAGMA query_only = ON")
+    finally:
+        connection.in_use.release()
 
 
 class AsyncTransaction:
