@@ -217,9 +217,10 @@ class HandlerTransaction:
         Called from another thread; the connection is thrown away when the handler lets go of it.
         """
         self._has_ended = self._is_broken = True
-        if self._connection is not None:
-            _cut(self._connection)
-            _undo_on_sqlite(self._connection)
+        connection = self._connection  # whoever has it may let go of it at any moment
+        if connection is not None:
+            _cut(connection)
+            _undo_on_sqlite(connection)
 
     def close(self) -> None:
         """End the transaction, if it is still open, without keeping anything. It cannot be used any more.
