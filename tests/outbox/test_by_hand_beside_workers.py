@@ -156,29 +156,6 @@ def test_a_message_that_was_put_back_has_the_same_idle_limit(postgres_shop: Shop
     assert limits == ["7s", "7s"]
 
 
-@pytest.mark.parametrize("says_more", [False, True])
-@pytest.mark.parametrize(
-    "url", [pytest.param("postgres_url", marks=pytest.mark.component("postgres18")), "mariadb_url"]
-)
-def test_a_handler_silent_for_longer_than_its_lease_fails_and_stops(
-    request: pytest.FixtureRequest, url: str, says_more: bool
-) -> None:
-    shop: Shop = request.getfixturevalue("postgres_shop" if url == "postgres_url" else "mariadb_shop")
-    shop.append(1)
-
-    @shop.app.processor("totals", retry_policy=AT_ONCE, lease_seconds=1)
-    def totals(messages: list[Message], context: ProcessorContext) -> None:
-        write_effects(messages, context)
-        context.lease_lost.wait(2.5)
-        if says_more:
-            write_effects(messages, context)
-
-    with pytest.raises(LeaseConflictError, match=r"said nothing on context\.transaction"):
-        shop.run()
-    assert shop.effects() == []
-    assert shop.place().checkpoint is None
-
-
 def test_every_version_retired_is_told(shop: Shop) -> None:
     shop.app.processor("totals")(write_effects)
     shop.app.processors.register()

@@ -131,7 +131,8 @@ def say(line: str) -> None:
 
 def set_the_stage() -> None:
     """Put the points inside Holdfast where a test wants it to wait."""
-    _around(CheckpointStore, "store", BEFORE_CHECKPOINT, AFTER_CHECKPOINT)
+    _around(PartitionRunner, "_attempt_in_transaction", BEFORE_CHECKPOINT, None)
+    _around(CheckpointStore, "store", None, AFTER_CHECKPOINT)
     _around(CheckpointStore, "get", None, TAKING_OVER, least_arguments=3)  # with the connection of take_over
     _around(Sequencer, "_unnumbered", NUMBERING, None)
 
