@@ -27,20 +27,27 @@ def main() -> None:
     options = parser.parse_args()
     with durable_postgres() as server:
         for kind, jobs in (("noop", options.noop), ("transaction", options.transaction)):
-            found: dict[str, list[float]] = {"before": [], "after": []}
+            found: dict[str, list[tuple[float, float]]] = {"before": [], "after": []}
             for _ in range(options.turns):
                 for name, source in (("before", options.before), ("after", _HERE / "src")):
-                    found[name].append(_cpu_seconds(server, source, kind, jobs) * 100_000 / jobs)
-            medians = {name: statistics.median(values) for name, values in found.items()}
-            print(
-                f"{kind}: {medians['before']:.1f} s before, {medians['after']:.1f} s after for 100,000 jobs; ratio of "
-                f"the medians of {options.turns} turns {medians['after'] / medians['before']:.3f}",
-                flush=True,
-            )
+                    worker, spent = _cpu_seconds(server, source, kind, jobs)
+                    found[name].append((worker * 100_000 / jobs, spent * 100_000 / jobs))
+            print(f"{kind}, CPU seconds for 100,000 jobs, medians of {options.turns} turns", flush=True)
+            for part, of in (("worker", _worker), ("server", _server), ("both", sum)):
+                before, after = (statistics.median(map(of, found[name])) for name in ("before", "after"))
+                print(f"  {part:<8}{before:>8.2f} before{after:>8.2f} after{after / before:>8.3f} x", flush=True)
 
 
-def _cpu_seconds(server: PostgresServer, source: Path, kind: str, jobs: int) -> float:
-    """Return what worker and server took for the jobs of one turn, in a database of its own."""
+def _worker(seconds: tuple[float, float]) -> float:
+    return seconds[0]
+
+
+def _server(seconds: tuple[float, float]) -> float:
+    return seconds[1]
+
+
+def _cpu_seconds(server: PostgresServer, source: Path, kind: str, jobs: int) -> tuple[float, float]:
+    """Return what worker and server each took for the jobs of one turn, in a database of its own."""
     database = server.create_database()
     process = subprocess.Popen(
         [sys.executable, str(_HERE / "bench" / "turn.py"), server.url(database), kind, str(jobs)],
@@ -59,7 +66,7 @@ def _cpu_seconds(server: PostgresServer, source: Path, kind: str, jobs: int) -> 
     spent = _server_seconds(server) - before
     process.communicate("\n")
     server.drop_database(database)
-    return worker + spent
+    return worker, spent
 
 
 def _server_seconds(server: PostgresServer) -> float:

@@ -11,12 +11,12 @@ import psycopg
 from bench.report import Section, Target
 from bench.scale import Scale
 from holdfast import DbConfig, EngineProvider
-from holdfast.app import MIGRATIONS
-from holdfast.core.migrations import migrate
+from holdfast.database.migrations import migrate
 from holdfast.jobs.model import ClaimedJob, TopicLimits, WorkerId
+from holdfast.jobs.store import job_store
 from holdfast.jobs.stores.base import SqlJobStore
-from holdfast.jobs.stores.choose import job_store
 from holdfast.jobs.stores.sessions import prepare_engine
+from holdfast.schema import MIGRATIONS
 from tests.components.postgres import PostgresServer
 
 BATCH = 100

@@ -17,7 +17,7 @@ from bench.report import Section, Target
 from bench.scale import Scale
 from holdfast import Holdfast, PollRunner
 from holdfast.core.cursor import KeysetCursor
-from holdfast.state.reset import reset_to_cursor
+from holdfast.lease.reset import reset_to_cursor
 from tests.components.postgres import PostgresServer
 
 BATCH_SIZE = 100

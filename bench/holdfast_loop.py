@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.orders import CURSOR, NAME, Orders
 from holdfast import Holdfast, RowChange
-from holdfast.state.reset import reset_to_beginning
+from holdfast.lease.reset import reset_to_beginning
 
 Handler = Callable[[list[RowChange]], None]
 

@@ -145,7 +145,7 @@ class Bench:
 
     def consume(self, count: int) -> None:
         """Deliver everything from the beginning, until ``count`` messages were."""
-        self.app.processors.by_hand.reset(PROCESSOR, Checkpoint(0, 0), actor="bench")
+        self.app.processors.operator.reset(PROCESSOR, Checkpoint(0, 0), actor="bench")
         self.seen = 0
         runner = _runner(self.app)
         with runner.leased() as lease:
@@ -195,7 +195,7 @@ def _filled(server: PostgresServer, size: int) -> Holdfast:
 
 
 def _batches(app: Holdfast, start: Checkpoint) -> list[float]:
-    app.processors.by_hand.reset(PROCESSOR, start, actor="bench")
+    app.processors.operator.reset(PROCESSOR, start, actor="bench")
     runner, seconds = _runner(app), []
     with runner.leased() as lease:
         runner.process_batch(lease)

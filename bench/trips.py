@@ -13,7 +13,7 @@ from bench.orders import NAME, filled
 from bench.report import Section, Target
 from bench.scale import Scale
 from holdfast import Holdfast, RowChange
-from holdfast.state.stores.sql import SqlDocumentStore
+from holdfast.lease.stores.sql import SqlDocumentStore
 from tests.components.postgres import PostgresServer
 
 _BATCH_SIZE = 100

@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
-from holdfast.state.documents import DocumentStore, ETag, Snapshot, Written
+from holdfast.core.clock import SystemClock
+from holdfast.lease.documents import DocumentStore, ETag, Snapshot, Written
 
 
 class SteppedClock:
@@ -29,6 +30,20 @@ class SteppedClock:
 
     def advance(self, seconds: float) -> None:
         self.passed += seconds
+
+
+class StillClock(SteppedClock):
+    """A clock that only ``advance`` moves: whoever waits on it, such as a keeper, looks again after a moment."""
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        return event.wait(min(seconds, 0.05))
+
+
+class HurriedClock(SystemClock):
+    """The machine's clock, on which no wait takes longer than a moment: pauses are told as they are, and cut short."""
+
+    def wait(self, event: Event, seconds: float) -> bool:
+        return super().wait(event, min(seconds, 0.05))
 
 
 class SteppedTimeStore:

@@ -1,20 +1,32 @@
 """Fixtures every test may use: real servers, started when first asked for and shared by the whole run."""
 
+import os
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.components import availability
+from tests.components import availability, workspace
 from tests.components.azurite import AzuriteServer
 from tests.components.cosmos import CosmosServer
 from tests.components.mariadb import MariadbServer
 from tests.components.postgres import PostgresServer, find_postgres15, find_postgres18, runnable
+from tests.components.prepared import dropped_after
 from tests.components.s3 import S3Server
+
+# Parses code to underline what failed in a traceback. If a second thread parses at the same time (pytest does to show a
+# failure), Python 3.11 and 3.12 may raise a SystemError in either: the whole run ends without a word about the failure.
+UNDERLINING = "_extract_caret_anchors_from_line_segment"
 
 
 def pytest_configure() -> None:
+    setattr(traceback, UNDERLINING, lambda *_segment: None)
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")  # a busy machine is no failure
     availability.required()  # a misspelt name must not pass for a component that ran
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(workspace.PARENT))  # where pytest puts its temporary files
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -77,15 +89,11 @@ def cosmos_server() -> Iterator[CosmosServer]:
 
 def _fresh_database(server: PostgresServer | MariadbServer) -> Iterator[str]:
     server.start()  # a test before this one may have left it stopped
-    database = server.create_database()
-    yield server.url(database)
-    if server.running:
-        server.terminate_sessions(database)
-        server.drop_database(database)
+    yield from dropped_after(server, server.create_database())
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """URL of an empty database of its own on PostgreSQL 18."""
     yield from _fresh_database(postgres_server)
 
@@ -97,15 +105,31 @@ def postgres15_url(postgres15_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def mariadb_url(mariadb_server: MariadbServer) -> Iterator[str]:
+def empty_mariadb_url(mariadb_server: MariadbServer) -> Iterator[str]:
     """URL of an empty database of its own on MariaDB."""
     yield from _fresh_database(mariadb_server)
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def empty_sqlite_url(tmp_path: Path) -> str:
     """URL of a database file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture
+def postgres_url(empty_postgres_url: str) -> str:
+    """The same; suites that need Holdfast's tables in each test take the one of `tests.components.prepared`."""
+    return empty_postgres_url
+
+
+@pytest.fixture
+def mariadb_url(empty_mariadb_url: str) -> str:
+    return empty_mariadb_url
+
+
+@pytest.fixture
+def sqlite_url(empty_sqlite_url: str) -> str:
+    return empty_sqlite_url
 
 
 @pytest.fixture

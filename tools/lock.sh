@@ -1,7 +1,8 @@
 #!/bin/sh
 # Writes requirements/*.lock from pyproject.toml and requirements/*.in.
 #
-# The locks carry neither addresses nor hashes: which index serves the packages is the reader's business.
+# The locks carry the hash of every file and no address: which index serves a file is the reader's business, what is in
+# it is not.
 # pyodbc (the mssql extra) is left out because it needs system libraries. base.lock and functions313.lock are
 # compiled under dev.lock as a constraint, so the demo and the Functions worker run on the versions the tests ran on.
 #
@@ -18,8 +19,8 @@ compile() {
     pythons=$3
     shift 3
     "$uv" pip compile --quiet --upgrade --universal --python-version "$python_version" \
-        --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-        pyproject.toml "$@" --output-file "$target.new" >/dev/null
+        --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+        "$@" --output-file "$target.new" >/dev/null
     {
         printf '# Exact versions for Python %s. Written by "make lock"; do not edit.\n' "$pythons"
         cat "$target.new"
@@ -31,8 +32,11 @@ compile() {
     fi
 }
 
-compile requirements/dev.lock 3.11 "3.11, 3.12 and 3.13" requirements/build.in --group dev \
+compile requirements/dev.lock 3.11 "3.11, 3.12 and 3.13" pyproject.toml requirements/build.in --group dev \
     --extra postgres --extra mysql --extra azure --extra cosmos --extra s3 --extra otel --extra grpc --extra server
-compile requirements/base.lock 3.11 "3.11, 3.12 and 3.13" requirements/build.in --constraint requirements/dev.lock
-compile requirements/functions313.lock 3.13 "3.13 and newer" requirements/functions313.in \
+compile requirements/base.lock 3.11 "3.11, 3.12 and 3.13" pyproject.toml requirements/build.in \
+    --constraint requirements/dev.lock
+compile requirements/functions313.lock 3.13 "3.13 and newer" pyproject.toml requirements/functions313.in \
     --constraint requirements/dev.lock --extra postgres --extra mysql --extra azure --extra server
+compile requirements/uv.lock 3.11 "3.11 and newer" requirements/uv.in
+compile requirements/node.lock 3.11 "3.11 and newer" requirements/node.in

@@ -6,7 +6,7 @@ import psycopg
 
 from holdfast import Holdfast
 from holdfast.jobs.definition import JobDefinition
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
 
 SETTINGS = WorkerSettings(concurrency=10, ahead=1000)
 _EMPTY = "SELECT NOT EXISTS (SELECT FROM holdfast_jobs)"

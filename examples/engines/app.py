@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from datetime import UTC, datetime
-from typing import Any
 
 from holdfast import EngineContext, EngineMessage, Holdfast
 
@@ -16,16 +15,13 @@ hf = Holdfast("sqlite:///engines.db")
 )
 def rotate(context: EngineContext, message: EngineMessage) -> dict[str, str]:
     """Make a new key for an instance and keep the one before, so that both are good for a while."""
-    instance = context.instance_id
     if message.payload and message.payload.get("fail"):
         raise RuntimeError("the key vault did not answer")
-    registry = context.registry.registry
-    keys: dict[str, Any] = registry.get("keys", {})
-    if keys.get(instance, {}).get("rotatedBy") != context.correlation_id:  # this rotation was not done yet
-        new = {"current": secrets.token_hex(8), "rotatedBy": context.correlation_id}
-        keys[instance] = {**new, "previous": keys.get(instance, {}).get("current")}
-        context.registry.change({"keys": keys})
-    return {"instance": instance, "rotatedBy": context.correlation_id}
+    registry = context.registry.registry  # of this instance alone
+    if registry.get("rotatedBy") != context.correlation_id:  # this rotation was not done yet
+        new = {"current": secrets.token_hex(8), "previous": registry.get("current")}
+        context.registry.change({**new, "rotatedBy": context.correlation_id})
+    return {"instance": context.instance_id, "rotatedBy": context.correlation_id}
 
 
 @hf.engine("health", queue="health-notifications-queue", operation="check", schedule="* * * * *")

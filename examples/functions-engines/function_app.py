@@ -13,7 +13,21 @@ import azure.functions as func
 from holdfast import AzureStorage, Holdfast
 from holdfast.durable import DurableFunctions, RetryPolicy, when_all
 
-storage = AzureStorage.from_connection_string(os.environ["AzureWebJobsStorage"])  # noqa: SIM112 - its name
+MAX_DEQUEUE_COUNT = 20  # as in host.json
+
+
+def storage_account() -> AzureStorage:
+    """Return the account of the host: by its managed identity where its name is set, else by its connection string."""
+    name = os.environ.get("AzureWebJobsStorage__accountName")  # noqa: SIM112 - its name
+    if name is None:
+        connection_string = os.environ["AzureWebJobsStorage"]  # noqa: SIM112 - its name
+        return AzureStorage.from_connection_string(connection_string, max_dequeue_count=MAX_DEQUEUE_COUNT)
+    from azure.identity import DefaultAzureCredential
+
+    return AzureStorage.from_account(name, credential=DefaultAzureCredential(), max_dequeue_count=MAX_DEQUEUE_COUNT)
+
+
+storage = storage_account()
 durable = DurableFunctions()  # with DurableTasks(…) the engine below runs on a task hub of one's own instead
 hf = Holdfast("%DB_URL%", engine_queues=storage, engine_tables=storage, durable=durable)
 app = df.DFApp()

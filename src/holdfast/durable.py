@@ -12,7 +12,7 @@ from .engines.operations.durable_tasks import DurableTasks
 from .engines.operations.functions_operation import BoundFunctionsOperation, FunctionsOperation
 from .engines.operations.in_process import InProcess
 from .engines.operations.protocol import Operation, OperationFailed, OperationTimedOut
-from .engines.operations.several import when_all, when_any
+from .engines.operations.wait_for_tasks import when_all, when_any
 
 if TYPE_CHECKING:
     from durabletask.task import RetryPolicy, TaskFailedError

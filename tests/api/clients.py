@@ -77,7 +77,7 @@ class Client:
 
     def start(self, method: str, path: str, **options: Any) -> Future[Answer]:
         """Send a request without waiting for its answer."""
-        return self.portal.start_task_soon(self._send, method, path, options)
+        return self.portal.start_task_soon(self._answer, method, path, options)
 
     def __call__(self, method: str, path: str, **options: Any) -> Answer:
         return self.start(method, path, **options).result(60)
@@ -85,13 +85,21 @@ class Client:
     def get(self, path: str, **parameters: Any) -> Answer:
         return self("GET", path, params=parameters)
 
-    async def _send(self, method: str, path: str, options: dict[str, Any]) -> Answer:
+    def response(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request; return what came back, which need not be an envelope."""
+        response: httpx.Response = self.portal.call(self._send, method, path, options)
+        return response
+
+    async def _answer(self, method: str, path: str, options: dict[str, Any]) -> Answer:
+        return Answer.of(await self._send(method, path, options))
+
+    async def _send(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
         address = ("", 0) if self.address is None else (self.address, 50_000)
         transport = httpx.ASGITransport(self.api, client=address)
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         headers |= options.pop("headers", {})
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{self.host}") as client:
-            return Answer.of(await client.request(method, path, headers=headers, **options))
+            return await client.request(method, path, headers=headers, **options)
 
 
 class Office:

@@ -328,3 +328,20 @@ class TestAQueueElsewhere:
         assert afar.operator("POST", MESSAGES, json={"payload": 1, "messageId": ""}).refusal[0] == 400
         assert afar.operator("POST", MESSAGES, json={"payload": 1, "operation": "x"}).refusal[0] == 404
         assert afar.audited() == []
+
+
+class TestIfRunning:
+    def test_13_9_a_singleton_whose_registry_is_locked_is_409_and_nothing_is_sent(self, staffed: Office) -> None:
+        path, registry = "/api/engines/tls/messages?ifRunning=reject", staffed.hf.registry.instance("tenant-1")
+        registry.acquire("maintenance")
+        body = {"payload": 1, "instanceId": "tenant-1"}
+        assert staffed.operator("POST", path, json=body).refusal == (409, "CONFLICT", "tls-tenant-1")
+        assert staffed.audited() == []
+        assert staffed.operator("POST", path, json={**body, "instanceId": "tenant-2"}).status == 202
+        registry.release("maintenance")
+        assert staffed.operator("POST", path, json=body).status == 202
+
+    @pytest.mark.parametrize("asked", ["reject", "perhaps"])
+    def test_13_9_only_singletons_can_be_found_running(self, small: Office, asked: str) -> None:
+        answer = small.operator("POST", f"{MESSAGES}?ifRunning={asked}", json={"payload": 1})
+        assert answer.refusal == (400, "VALIDATION_ERROR", "ifRunning")

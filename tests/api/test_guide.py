@@ -46,7 +46,7 @@ def test_every_curl_line_of_the_guide_works(office: Office) -> None:
     if not office.hf.engines.declared:
         office.hf.engine("hmac")(rotate)
     answers = [run(office.nobody, line, names) for line in CURLS]
-    listed, shown, retried, resolved, expired, history, engines, sent, *registry = answers
+    listed, shown, retried, resolved, expired, history, engines, sent, *registry, audited = answers
     assert len(listed["items"]) == 2
     assert shown["originalMessage"]
     assert retried["messageId"] == letter.item_id
@@ -57,6 +57,7 @@ def test_every_curl_line_of_the_guide_works(office: Office) -> None:
     assert (sent["queue"], sent["correlationId"]) == ("hmac-queue", "order-7")
     assert [answer["lockState"] for answer in registry] == ["free", "held", "held", "free", "free"]
     assert registry[-1]["fields"] == {"region": "east"}
+    assert [item["details"]["notes"] for item in audited["items"]] == ["sent by post"]
 
 
 def rotate(context: object, message: object) -> None:

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from holdfast import EngineProvider, Holdfast
 from holdfast.api import ApiTokens, Role, create_app, new_token
 from holdfast.api.errors import CODES
-from holdfast.records.history import History
+from holdfast.records.tables import SqlHistoryTable
 from tests.api.clients import served
 from tests.components.postgres import PostgresServer
 from tests.records.samples import add_entry, add_letter
@@ -59,7 +59,7 @@ class Server:
         if path.startswith("/api/engines"):
             return {"engine": "hmac"}
         add_entry(self.hf.database)
-        return {"engine": "hmac", "rowKey": History(self.hf.database).page().items[0].row_key}
+        return {"engine": "hmac", "rowKey": SqlHistoryTable(self.hf.database).page().items[0].row_key}
 
 
 def rotate(context: object, message: object) -> None:

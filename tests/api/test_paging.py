@@ -17,8 +17,8 @@ from sqlalchemy.engine import Engine
 
 from holdfast import Holdfast
 from holdfast.core.errors import ConfigurationError
+from holdfast.records.combined_tables import CombinedHistory, CombinedLetters
 from holdfast.records.protocol import HistoryTable, LetterTable
-from holdfast.records.routed import RoutedHistory, RoutedLetters
 from holdfast.records.schema import dead_letters_table, history_table
 from holdfast.records.tables import SqlHistoryTable, SqlLetterTable
 from tests.api.clients import Office, every_page
@@ -126,7 +126,7 @@ class InTwoPlaces:
     database: Engine
 
     @property
-    def putting_back(self) -> Any:
+    def redrive(self) -> Any:
         raise NotImplementedError
 
 
@@ -141,8 +141,8 @@ class TestTwoPlaces:
                 add_entry(elsewhere)
                 add_entry(small_hf.database, engine="jobs:email")
             application = InTwoPlaces(
-                RoutedLetters(SqlLetterTable(elsewhere), SqlLetterTable(small_hf.database)),
-                RoutedHistory(SqlHistoryTable(elsewhere), SqlHistoryTable(small_hf.database)),
+                CombinedLetters(SqlLetterTable(elsewhere), SqlLetterTable(small_hf.database)),
+                CombinedHistory(SqlHistoryTable(elsewhere), SqlHistoryTable(small_hf.database)),
                 small_hf.database,
             )
             yield Office(application, portal)  # type: ignore[arg-type] # of an application the API asks no more

@@ -13,17 +13,17 @@ from sqlalchemy import text
 from holdfast import EngineProvider, Holdfast
 from holdfast.core.errors import RegistryLocked
 from holdfast.engines.registry import EngineTablesConfig, RegistryView
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from holdfast.records import audit
-from holdfast.state.stores.memory import MemoryDocumentStore
 from tests.api.clients import Office
 
 PATH = "/api/registry"
 NAME = "registry/default.json"
 JSON = {"Content-Type": "application/json"}
 TABLES = {
-    "storageAccountName": "shopstorage",
-    "dlqTableName": "shopDlq",
-    "historyTableName": "shopHistory",
+    "storageAccountName": "",
+    "dlqTableName": "engineDlq",
+    "historyTableName": "engineHistory",
     "retentionDays": 30,
 }
 
@@ -143,6 +143,7 @@ class TestMaking:
             ({"engineTablesConfig": {"dlqTableName": "a-b"}}, "engineTablesConfig.dlqTableName"),
             ({"engineTablesConfig": {"dlqTableName": "tables"}}, "engineTablesConfig"),
             ({"engineTablesConfig": {"dlqTableName": "engineHistory"}}, "engineTablesConfig"),
+            ({"engineTablesConfig": {"dlqTableName": "shopDlq"}}, "engineTablesConfig"),
             ({"engineTablesConfig": {"retention": 7}}, "engineTablesConfig.retention"),
         ],
     )
@@ -317,7 +318,9 @@ class TestChanging:
             ({"remove": [""]}, "remove.0"),
             ({"remove": ["recentWriteIds"]}, "remove"),
             ({"remove": ["a"] * 101}, "remove"),
-            ({"engineTablesConfig": {**TABLES, "dlqTableName": "shopHistory"}}, "engineTablesConfig"),
+            ({"engineTablesConfig": {**TABLES, "dlqTableName": "engineHistory"}}, "engineTablesConfig"),
+            ({"engineTablesConfig": {**TABLES, "historyTableName": "shopHistory"}}, "engineTablesConfig"),
+            ({"engineTablesConfig": {**TABLES, "storageAccountName": "shopstorage"}}, "engineTablesConfig"),
             ({"engineTablesConfig": {"retentionDays": 30}}, "engineTablesConfig.storageAccountName"),
             ({"changes": {"a": 1}, "fencingToken": "2"}, "fencingToken"),
             ({"changes": {"a": 1}, "registryVersion": 2}, "registryVersion"),
@@ -325,7 +328,7 @@ class TestChanging:
     )
     def test_what_is_no_change_is_400(self, steady: Office, more: dict[str, Any], target: str) -> None:
         content = json.dumps({"jobId": "job-7", **more})
-        answer = steady.operator("PATCH", PATH, content=content, headers=JSON)
+        answer = steady.admin("PATCH", PATH, content=content, headers=JSON)
         assert answer.refusal == (400, "VALIDATION_ERROR", target)
 
     def test_what_is_too_large_or_no_json_is_refused(self, steady: Office) -> None:
@@ -400,3 +403,28 @@ class TestElsewhere:
         answer = elsewhere.operator("POST", f"{PATH}/lock", json={"jobId": "job-7", "durationSeconds": 3})
         assert answer.refusal == (400, "VALIDATION_ERROR", "durationSeconds")
         assert not view(elsewhere).is_locked
+
+
+class TestInstances:
+    def test_13_9_an_instance_has_a_registry_and_a_lock_of_its_own(self, office: Office) -> None:
+        office.hf.registry.init()
+        asked = {"instanceId": "tenant-1"}
+        assert office.reader.get(PATH, **asked).status == 404
+        made = office.admin("POST", PATH, params=asked, json={"fields": {"a": 1}}).data
+        assert (made["name"], made["engineTablesConfig"]) == ("registry/default/tenant-1.json", None)
+        assert office.operator("POST", f"{PATH}/lock", params=asked, json={"jobId": "job-7"}).status == 200
+        assert office.reader.get(PATH).data["lockState"] == "free"
+        changed = office.operator("PATCH", PATH, params=asked, json={"jobId": "job-7", "changes": {"b": 2}})
+        assert changed.data["registryVersion"] == 3
+        assert office.operator("POST", f"{PATH}/unlock", params=asked, json={"jobId": "job-7"}).status == 200
+        found = office.admin.get(PATH, **asked).data
+        assert (found["lockState"], found["fields"]) == ("free", {"a": 1, "b": 2})
+
+    def test_13_9_where_tables_are_is_refused_in_the_registry_of_an_instance(self, small_office: Office) -> None:
+        asked = {"instanceId": "tenant-1"}
+        refused = small_office.admin("POST", PATH, params=asked, json={"engineTablesConfig": TABLES})
+        assert (refused.status, refused.body["error"]["target"]) == (400, "engineTablesConfig")
+        small_office.hf.registry.instance("tenant-1").acquire("job-7")
+        change = {"jobId": "job-7", "engineTablesConfig": TABLES}
+        refused = small_office.admin("PATCH", PATH, params=asked, json=change)
+        assert (refused.status, refused.body["error"]["target"]) == (400, "engineTablesConfig")

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SAWarning
 
 from holdfast import ConfigurationError, DbConfig, DbReader, DbWriter, EngineProvider, WriteError
 from holdfast.core.errors import SourceConfigurationError
-from holdfast.core.reflection import reflect_table
+from holdfast.database.reflection import reflect_table
 from tests.binding.databases import Database
 
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from contextvars import copy_context
 from typing import Any, cast
 
 import pytest
@@ -30,12 +29,11 @@ def entries(database: Database) -> Database:
 
 def test_a_block_commits_all_its_writes_together(entries: Database) -> None:
     writer = entries.writer("entries")
-    with writer.transaction() as same:
-        assert same is writer
-        writer.insert(data={"id": 2, "amount": 1})
+    with writer.transaction() as tx:
+        tx.insert(data={"id": 2, "amount": 1})
         writer.update(data={"amount": 99}, pk={"id": 1})
-        writer.insert_many(rows=[{"id": 3, "amount": 1}, {"id": 4, "amount": 1}])
-        writer.upsert(data={"id": 4, "amount": 2}, conflict_columns=["id"])
+        tx.insert_many(rows=[{"id": 3, "amount": 1}, {"id": 4, "amount": 1}])
+        tx.upsert(data={"id": 4, "amount": 2}, conflict_columns=["id"])
         writer.delete(pk={"id": 3})
         assert entries.rows(ALL) == [(1, 100)], "nobody sees a half-done transaction"
     assert entries.rows(ALL) == [(1, 99), (2, 1), (4, 2)]
@@ -164,29 +162,6 @@ def _in_a_thread(step: Callable[[], None]) -> BaseException | None:
         return thread.submit(step).exception()
 
 
-def test_what_another_thread_writes_is_no_part_of_the_block(entries: Database) -> None:
-    """It was told that its row is in: the rollback of a block it knows nothing of must not take it away."""
-    config = DbConfig(connection_url=entries.url, connect_args={"timeout": 0} if entries.kind == "sqlite" else None)
-    writer = DbWriter(db_config=config, table="entries", engine_provider=entries.provider)
-    raised: list[BaseException | None] = []
-
-    def stumble() -> None:
-        with writer.transaction():
-            writer.insert(data={"id": 2, "amount": 1})
-            raised.append(_in_a_thread(lambda: writer.insert(data={"id": 3, "amount": 1})))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        stumble()
-    if entries.kind == "sqlite":  # one writer at a time: it waits for the block, here not at all
-        assert "database is locked. Another connection was writing all the while" in str(raised[0])
-        assert entries.rows(ALL) == [(1, 100)]
-    else:
-        assert raised == [None]
-        assert entries.rows(ALL) == [(1, 100), (3, 1)]
-    entries.provider.get_engine(config).dispose()
-
-
 def test_another_thread_cannot_open_a_second_block_on_the_same_writer(entries: Database) -> None:
     writer = entries.writer("entries")
 
@@ -199,20 +174,6 @@ def test_another_thread_cannot_open_a_second_block_on_the_same_writer(entries: D
         assert "another thread or task needs a writer of its own" in str(_in_a_thread(open_another))
         writer.insert(data={"id": 3, "amount": 1})
     assert entries.rows(ALL) == [(1, 100), (2, 1), (3, 1)]
-
-
-def test_what_the_block_itself_starts_takes_part(entries: Database) -> None:
-    writer = entries.writer("entries")
-
-    def stumble() -> None:
-        with writer.transaction():
-            context = copy_context()
-            assert _in_a_thread(lambda: context.run(lambda: writer.insert(data={"id": 2, "amount": 1}))) is None
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        stumble()
-    assert entries.rows(ALL) == [(1, 100)]
 
 
 def test_a_transaction_that_gets_no_connection_can_be_tried_again(entries: Database) -> None:

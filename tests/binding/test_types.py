@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import uuid
-import warnings
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import SAWarning
 
 from holdfast import WriteError
 from tests.binding.databases import Database
@@ -66,7 +64,7 @@ MARIADB: dict[str, Case] = {
     "big": ("bigint unsigned", 2**64 - 1, 2**64 - 1),
     "flag": ("boolean", True, 1),
     "identity": ("uuid", IDENTITY, IDENTITY),
-    "document": ("json", '{"a": [1, null]}', '{"a": [1, null]}'),
+    "document": ("json", {"a": [1, None, "ü"]}, {"a": [1, None, "ü"]}),
     "contents": ("blob", bytes(range(256)), bytes(range(256))),
     "words_unicode": ("text", TEXT, TEXT),
     "choice": ("enum('new', 'paid')", "paid", "paid"),
@@ -136,15 +134,6 @@ def test_an_instant_keeps_its_zone_where_the_database_has_zones(postgres: Databa
     assert found.tzinfo is not None
 
 
-def test_decimals_on_sqlite_are_as_exact_as_sqlite_is(sqlite: Database) -> None:
-    """SQLite has no decimals, only doubles; SQLAlchemy says so once."""
-    sqlite.execute("CREATE TABLE prices (id INTEGER PRIMARY KEY, price NUMERIC(12, 2))")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Dialect sqlite", SAWarning)
-        sqlite.writer("prices").insert(data={"id": 1, "price": Decimal("1234567890.12")})
-        assert sqlite.reader("prices").get(pk={"id": 1}) == {"id": 1, "price": Decimal("1234567890.12")}
-
-
 def test_floating_point_numbers_on_mariadb_are_floats_to_the_last_digit(mariadb: Database) -> None:
     """SQLAlchemy by itself would hand out decimals of ten places."""
     mariadb.execute("CREATE TABLE sizes (id integer PRIMARY KEY, d double, r real, f float, s double(20, 12))")
@@ -193,6 +182,6 @@ def test_an_instant_is_kept_in_utc_where_there_are_no_zones(sqlite: Database) ->
 def test_what_sqlite_would_store_as_something_else_is_refused(sqlite: Database, value: object) -> None:
     sqlite.execute("CREATE TABLE odd (id INTEGER PRIMARY KEY, n NUMERIC(10, 2), f FLOAT, t TIME)")
     for column in ("t",) if isinstance(value, time) else ("n", "f"):
-        with pytest.raises(WriteError, match=r"insert into 'odd' failed: (NaN would be stored as NULL|a time of day)"):
+        with pytest.raises(WriteError, match=r"failed: column '[nft]': (NaN would be stored as NULL|a time of day)"):
             sqlite.writer("odd").insert(data={"id": 1, column: value})
     assert sqlite.rows("SELECT * FROM odd") == []

@@ -8,6 +8,9 @@ import pytest
 from holdfast import EngineProvider
 from tests.cli.desk import Desk
 from tests.cli.shop import Shop
+from tests.components.prepared import mariadb_url as mariadb_url
+from tests.components.prepared import postgres_url as postgres_url
+from tests.components.prepared import sqlite_url as sqlite_url
 
 
 @pytest.fixture
@@ -18,10 +21,12 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def bare_desk(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+def bare_desk(
+    empty_sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Desk]:
     """An application whose database has no tables yet."""
     provider = EngineProvider()
-    yield Desk(sqlite_url, provider, monkeypatch, capsys)
+    yield Desk(empty_sqlite_url, provider, monkeypatch, capsys)
     provider.dispose_all()
 
 

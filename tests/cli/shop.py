@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import EngineProvider, Holdfast
-from holdfast.app import MIGRATIONS
-from holdfast.state.reset import reset_to_beginning
+from holdfast.lease.reset import reset_to_beginning
+from holdfast.schema import MIGRATIONS
+from tests.cli.forked import PATIENCE_SECONDS, run_forked
 
 ORDERS = """
 CREATE TABLE orders (
@@ -32,7 +33,6 @@ def ship(changes):
     pass
 """
 EVERY_MIGRATION = sorted(f"{step.number:04d} {step.name}" for step in MIGRATIONS)
-PATIENCE_SECONDS = 60
 
 
 class Shop:
@@ -62,7 +62,8 @@ class Shop:
 
     def holdfast(self, url: str | None = None) -> Holdfast:
         """The application as `APP` declares it, in this process."""
-        hf = Holdfast(url or self.url, engine_provider=self._provider)
+        as_in_app = {"__name__": "app", "make": Holdfast, "url": url or self.url, "provider": self._provider}
+        hf: Holdfast = eval("make(url, engine_provider=provider)", as_in_app)
         hf.trigger("orders", cursor="updated_at", key="id")(lambda changes: None)
         return hf
 
@@ -101,13 +102,16 @@ class Shop:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         return {**kept, "HOLDFAST_URL": self.url, "HOLDFAST_APP": "app:hf", **(more or {})}
 
-    def cli(
-        self, *arguments: str, environment: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
-    ) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command in the shop's directory, as a process without a terminal."""
+        return run_forked(arguments, self.directory, self.environment(environment))
+
+    def start_cli(self, *arguments: str, stdin: int) -> subprocess.CompletedProcess[str]:
+        """Run a command as a new interpreter, with something at its standard input."""
         return subprocess.run(
             [sys.executable, "-W", "error", "-m", "holdfast", *arguments],
             cwd=self.directory,
-            env=self.environment(environment),
+            env=self.environment(),
             stdin=stdin,
             capture_output=True,
             text=True,

@@ -123,6 +123,7 @@ def test_cursor_without_an_index_is_a_warning_with_the_statement_to_run(shop: Sh
     statement = "CREATE INDEX idx_orders_updated_at ON orders (updated_at, id)"
     assert statement in result.stderr
     shop.sql(statement)
+    assert shop.cli("trigger", "install-cursor", "orders", "--yes").returncode == 0
     assert shop.cli("trigger", "show", "orders").stderr == ""
 
 

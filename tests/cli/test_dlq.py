@@ -12,7 +12,7 @@ from holdfast.core.errors import Unavailable, UnfinishedRetry
 from holdfast.records import audit
 from holdfast.records.dead_letters import DeadLetters, LetterFilter, LetterStatus
 from holdfast.records.protocol import LetterTable
-from holdfast.records.putting_back import PuttingBack, Retried
+from holdfast.records.redrive import Redrives, Retried
 from holdfast.records.tables import SqlLetterTable
 from tests.cli.desk import Desk
 from tests.cli.shop import Shop
@@ -148,7 +148,7 @@ def test_retry_by_filter_that_breaks_off_tells_how_far_it_came(desk: Desk, monke
         yield Retried(100)
         raise Unavailable("The database was busy. Try again.")
 
-    monkeypatch.setattr(PuttingBack, "retry_all", breaks_off)
+    monkeypatch.setattr(Redrives, "retry_all", breaks_off)
     desk.bury()
     answer = desk("dlq", "retry", "--engine", "jobs:email", "--yes")
     assert (answer.code, answer.out) == (1, "")
@@ -189,7 +189,7 @@ def test_retry_by_filter_that_breaks_off_in_a_retry_says_that_one_was_begun(
         raise UnfinishedRetry("The retry of dead letter 'x' was begun and could not be finished now.")
 
     desk.bury()
-    monkeypatch.setattr(PuttingBack, "retry_all", break_off)
+    monkeypatch.setattr(Redrives, "retry_all", break_off)
     answer = desk("dlq", "retry", "--engine", "jobs:email", "--yes")
     assert "2 dead letters had been put back by then; one was begun, the others are as they were." in answer.err
     assert "was begun" in answer.err.splitlines()[-1]
@@ -284,3 +284,14 @@ def test_a_database_that_does_not_answer(shop: Shop, command: tuple[str, ...]) -
     assert result.returncode == 1
     assert "app:***@127.0.0.1:1/shop does not answer" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_13_10_reopen(desk: Desk) -> None:
+    settled = add_letter(desk.hf.database, last_failure_at=days_ago(31))
+    command = ("dlq", "reopen", "hmac", settled.row_key, "--notes", "too early")
+    desk.refused(3, "is Pending, not settled", arguments=command)
+    desk("dlq", "expire", "--older-than", "30d", "--yes")
+    assert desk(*command).out.strip() == f"Pending again: hmac {settled.row_key}."
+    assert desk.hf.dead_letters.get("hmac", settled.row_key) == settled
+    desk.refused(2, "There is no dead letter 'none'", arguments=("dlq", "reopen", "hmac", "none", "--notes", "x"))
+    assert ("eve", "dlq reopen", f"hmac/{settled.row_key}") in desk.audited()

@@ -16,7 +16,7 @@ from holdfast.engines.azure import AzureStorage
 from holdfast.records import audit
 from tests.cli.desk import Desk
 from tests.cli.shop import Shop
-from tests.cli.test_run import running
+from tests.cli.workers import running
 from tests.components.azurite import AzuriteServer
 from tests.components.processes import wait_until
 from tests.engines.driving import queue_of
@@ -77,6 +77,7 @@ def test_list_shows_every_operation(steady: Desk) -> None:
             "max_retry_attempts": 5,
             "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"},
             "paused": False,
+            "fault": None,
         },
         {
             "engine": "hmac",
@@ -86,6 +87,7 @@ def test_list_shows_every_operation(steady: Desk) -> None:
             "max_retry_attempts": 9,
             "schedule": None,
             "paused": False,
+            "fault": None,
         },
     ]
 
@@ -105,6 +107,13 @@ def test_a_paused_engine_is_shown_as_such(staffed: Desk) -> None:
     staffed("jobs", "resume", "engine.hmac-queue")
     assert [item["paused"] for item in staffed("engine", "list", "--json").json] == [False, False]
     assert len(waiting(staffed)) == 1
+
+
+def test_an_engine_that_cannot_run_says_why(staffed: Desk) -> None:
+    with staffed.hf.database.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE holdfast_history")
+    assert "Engine 'hmac' does not run until that is mended: " in staffed("engine", "list").out
+    assert ["tables" in item["fault"] for item in staffed("engine", "list", "--json").json] == [True, True]
 
 
 def test_list_before_there_are_tables_says_what_it_cannot_tell(bare_desk: Desk) -> None:
@@ -175,9 +184,9 @@ def test_send_later(staffed: Desk) -> None:
         (("send", "hmac", "[" * 60_000 + "]" * 60_000), ("nested too deeply", "Nothing was sent")),
         (("send", "hmac", '"' + "x" * 1024 * 1024 + '"'), ("at most 1,048,576",)),
         (("send", "hmac", "1", "2"), ("unexpected extra argument",)),
-        (("send", "hmac", "--message-id", ""), ("messageId", "1 to 200")),
-        (("send", "hmac", "--message-id", "m" * 201), ("messageId", "1 to 200")),
-        (("send", "hmac", "--correlation-id", "\udcff"), ("correlationId", "no table takes")),
+        (("send", "hmac", "--message-id", ""), ("messageId", "it is empty")),
+        (("send", "hmac", "--message-id", "m" * 201), ("messageId", "200 are the most")),
+        (("send", "hmac", "--correlation-id", "\udcff"), ("correlationId", "half of a surrogate pair")),
         (("send", "hmac", "--instance-id", ""), ("instanceId",)),
         (("send", "hmac", "--delay", "soon"), ("'soon' is not a length of time",)),
         (("send", "hmac", "--delay", "8d"), ("--delay", "7d")),
@@ -226,6 +235,7 @@ def test_what_a_host_gave_up_on_becomes_a_dead_letter(
         assert bare_desk("engine", "drain-poison", "hmac").out.startswith("2 messages of 'hmac' went from the poison")
         assert poison.get_queue_properties().approximate_message_count == 0
     assert bare_desk("engine", "drain-poison", "hmac", "--json").json == {"engine": "hmac", "drained": 0}
+    assert bare_desk.audited() == [("eve", "engine drain-poison", "hmac")], "for what was there, once"
     letters = bare_desk("dlq", "list", "--engine", "hmac", "--json").items
     assert sorted(letter["item_id"] for letter in letters) == ["m-0", "m-1"]
     provider.dispose_all()

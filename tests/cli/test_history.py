@@ -52,7 +52,7 @@ def test_an_entry_nobody_knows(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--status", "Pending"), ("'Pending' is not a status", "Succeeded, Failed or Unknown")),
+        (("--status", "Pending"), ("'Pending' is not a status", "Succeeded, Failed, Skipped or Unknown")),
         (("--limit", 1000), ("--limit", "100")),
         (("--after", "x"), ("not a continuation token of the history",)),
         (("--from", ""), ("is not a date",)),

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from holdfast.jobs.model import PutBack
 from tests.cli.desk import Desk
-from tests.jobs.queues import ANNE
+from tests.jobs.queues import ANNE, next_suspect
 
 
 def test_list_shows_the_newest_first_and_goes_on_with_the_token(desk: Desk) -> None:
@@ -48,7 +48,7 @@ def test_list_shows_suspects_and_how_long_jobs_run(desk: Desk) -> None:
     queue.claim(2)
     queue.step(31)
     queue.store.reap()
-    found = queue.store.claim_suspect(ANNE, lambda topic, operation: operation == "second")
+    found = next_suspect(queue.store, ANNE, lambda topic, operation: operation == "second")
     assert found is not None
     assert queue.store.begin(ANNE, found.job.claim)
     running = queue.add().id

@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
+from holdfast.records import audit
 from tests.cli.desk import Desk
 from tests.outbox.shops import EFFECTS, write_effects
 
@@ -50,7 +51,12 @@ def test_a_list_of_nothing_says_what_to_expect(desk: Desk) -> None:
 
 def test_the_list_tells_where_every_processor_stands(shop: Desk) -> None:
     [item] = shop("processor", "list", "--json").json["processors"]
-    assert (item["processor_id"], item["version"], item["role"], item["status"]) == ("totals", 1, "active", "running")
+    assert (item["processor_id"], item["version"], item["role"], item["status"]) == (
+        "totals",
+        1,
+        "active",
+        "not running",
+    )
     assert (item["behind"], item["run_by"], item["waiting"]) == (1, None, [])
     shown = shop("processor", "list").out
     assert "totals v1 partition 0" in shown
@@ -75,6 +81,23 @@ def test_a_stopped_processor_is_resumed(shop: Desk) -> None:
         action for action in ("processor stop", "processor resume") if any(action in entry for entry in shop.audited())
     }
     assert len(done) == 2
+
+
+def test_one_that_was_not_stopped_is_said_to_run(shop: Desk) -> None:
+    assert shop("processor", "resume", "totals").out == (
+        "Processor 'totals' was not stopped, it was running: it only looks again where it stands.\n"
+    )
+    assert shop("processor", "resume", "totals", "--json").json == {"processor_id": "totals", "resumed": 0}
+    assert shop.hf.processors.run_until_caught_up("totals") == 1
+
+
+def test_the_list_shows_what_asks_for_a_checkpoint_and_has_none(shop: Desk) -> None:
+    shop.hf.processor("late", start_from="stored")(quiet)
+    shop.hf.processor("totals", version=2, start_from="stored")(quiet)
+    for processor, version in (("late", 1), ("totals", 2)):
+        title, fault = f"Processor '{processor}' version {version}", "has no stored checkpoint"
+        assert f"{title}, as it is declared, does not run: {title} {fault}" in shop("processor", "list").out
+        assert fault in shop("processor", "list", "--json").json["does_not_run"][title]
 
 
 def test_a_version_is_promoted_once_it_has_caught_up(shop: Desk) -> None:
@@ -106,7 +129,7 @@ def test_a_rebuild_asks_first(shop: Desk) -> None:
 
 
 def test_a_rebuild_that_was_cut_short_goes_on_without_asking(shop: Desk) -> None:
-    shop.hf.processors.by_hand.start_rebuild("totals", ["effects"], actor="eve")
+    shop.hf.processors.operator.start_rebuild("totals", ["effects"], actor="eve")
     answer = shop("processor", "rebuild", "totals", "--truncate", "effects")
     assert "going on with it" in answer.err
     assert effects(shop) == [1, 2, 3]
@@ -133,10 +156,21 @@ def test_a_processor_is_forgotten(shop: Desk) -> None:
     assert shop("processor", "list", "--json").json["processors"] == []
 
 
-def test_old_messages_are_deleted(shop: Desk) -> None:
-    assert shop("outbox", "prune", "--older-than", "1d").out == "0 messages deleted.\n"
-    assert shop("outbox", "prune", "--older-than", "0m", "--json").json == {"deleted": 2}
+def test_13_16_old_messages_are_deleted_by_who_confirms_it_and_the_audit_says_so(shop: Desk) -> None:
+    assert shop("outbox", "prune", "--older-than", "1d", "--yes").out == "0 messages deleted.\n"
+    shop.refused(3, "no terminal to confirm on", arguments=("outbox", "prune", "--older-than", "0m"))
+    shop.refused(3, "Nothing was changed", arguments=("outbox", "prune", "--older-than", "0m"), typed="no")
+    assert shop.audited() == []
+    answer = shop("outbox", "prune", "--older-than", "0m", "--json", typed="prune")
+    assert (answer.json, "every registered processor has passed would be deleted" in answer.err) == (
+        {"deleted": 2},
+        True,
+    )
+    [row] = audit.page(shop.hf.database).items
+    assert (row.actor, row.action, row.target) == ("eve", "outbox prune", "holdfast_outbox")
+    assert row.details == {"older_than_seconds": 0.0, "deleted": 2}
     shop.refused(2, "--older-than 30d", arguments=("outbox", "prune"))
+    assert "that were appended longer ago" in " ".join(shop("outbox", "prune", "--help").out.replace("│", "").split())
 
 
 @pytest.mark.parametrize(
@@ -157,3 +191,17 @@ def test_what_is_not_there_is_told_and_nothing_is_changed(shop: Desk, arguments:
     shop.refused(2, told, arguments=arguments)
     assert listed(shop)[1]["behind"] == 1
     assert effects(shop) == [1, 2]
+
+
+def test_13_7_a_rebuild_after_retention_is_refused_unless_the_first_message_kept_is_named(shop: Desk) -> None:
+    shop.hf.processors.run_until_caught_up("totals")
+    assert shop("outbox", "prune", "--older-than", "0s", "--yes").out == "3 messages deleted.\n"
+    append(shop, 4)
+    shop.hf.processors.run_until_caught_up("totals")
+    first = str(listed(shop)[1]["checkpoint"])
+    arguments = ("processor", "rebuild", "totals", "--truncate", "effects", "--yes")
+    shop.refused(3, "retention has deleted messages (3 until", f"--first-kept {first}", arguments=arguments)
+    shop.refused(3, f"--first-kept {first}", arguments=("processor", "reset", "totals", "beginning", "--yes"))
+    assert effects(shop) == [1, 2, 3, 4]
+    assert shop(*arguments, "--first-kept", first, "--json").json == {"processor_id": "totals", "replayed": 1}
+    assert effects(shop) == [4]

@@ -10,8 +10,8 @@ import pytest
 from holdfast import EngineProvider, Holdfast
 from holdfast.core.errors import RegistryLocked
 from holdfast.engines.registry import EngineTablesConfig, RegistryView
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from holdfast.records import audit
-from holdfast.state.stores.memory import MemoryDocumentStore
 from tests.cli.desk import Desk
 
 NAME = "registry/default.json"
@@ -39,9 +39,9 @@ def view(desk: Desk) -> RegistryView:
 
 
 def test_a_registry_is_made_once(desk: Desk) -> None:
-    arguments = ("registry", "init", "--storage-account", "shopstorage", "--retention-days", "30")
+    arguments = ("registry", "init", "--retention-days", "30")
     assert desk(*arguments).out == f"Made the registry '{NAME}'.\n"
-    assert view(desk).tables == EngineTablesConfig(storage_account_name="shopstorage", retention_days=30)
+    assert view(desk).tables == EngineTablesConfig(retention_days=30)
     before = view(desk).document
     desk.refused(3, "already", "nothing was changed", arguments=("registry", "init"))
     assert view(desk).document == before
@@ -53,7 +53,10 @@ def test_a_registry_is_made_once(desk: Desk) -> None:
     [
         (("init", "--storage-account", "No Such"), "storage account"),
         (("init", "--dlq-table", "a-b"), "no name for an Azure table"),
+        (("init", "--dlq-table", "shopDlq"), "cannot name other tables"),
+        (("init", "--storage-account", "shopstorage"), "cannot name other tables"),
         (("init", "--retention-days", "-1"), "retention-days"),
+        (("init", "--retention-days", "6"), "records are kept for at least 7 days"),
         (("lock",), "--job-id"),
         (("lock", "--job-id", " "), "job id"),
         (("lock", "--job-id", "a", "--duration", "soon"), "30m"),
@@ -208,10 +211,10 @@ def test_the_commands_work_on_mariadb(
 
 
 @pytest.fixture
-def elsewhere(bare_desk: Desk, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def elsewhere(bare_desk: Desk, empty_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     """A desk whose application keeps its state outside its database."""
     provider = EngineProvider()
-    bare_desk.hf = Holdfast(sqlite_url, state=MemoryDocumentStore(), engine_provider=provider)
+    bare_desk.hf = Holdfast(empty_sqlite_url, state=MemoryDocumentStore(), engine_provider=provider)
     monkeypatch.setattr(sys.modules["desk_application"], "hf", bare_desk.hf)
     yield bare_desk
     provider.dispose_all()
@@ -243,3 +246,19 @@ def test_the_command_alone_shows_its_help(sqlite_desk: Desk) -> None:
     shown = sqlite_desk("registry").out
     assert "unlock" in shown
     assert "3 refused" in " ".join(shown.split())
+
+
+def test_13_9_an_instance_has_a_registry_and_a_lock_of_its_own(sqlite_desk: Desk) -> None:
+    desk, asked = sqlite_desk, ("--instance-id", "tenant-1")
+    assert desk("registry", "init", *asked).out == "Made the registry 'registry/default/tenant-1.json'.\n"
+    desk.refused(2, "engineTablesConfig", arguments=("registry", "init", *asked, "--dlq-table", "shopDlq"))
+    desk("registry", "lock", *asked, "--job-id", "job-7")
+    shown = desk("registry", "show", *asked).out
+    assert "'job-7' until" in shown
+    assert "engineDlq" not in shown
+    assert desk.hf.registry.read() is None
+    desk("registry", "unlock", *asked, "--job-id", "job-7")
+    found = desk.hf.registry.instance("tenant-1").read()
+    assert found is not None
+    assert not found.lock.job_id
+    assert {target for _, _, target in desk.audited()} == {"registry/default/tenant-1.json"}

@@ -4,14 +4,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.signals import StopSignals
-from tests.cli.shop import EVERY_MIGRATION, ORDERS, PATIENCE_SECONDS, Shop, assert_one_sentence
-from tests.components.processes import start_leashed, wait_until
+from tests.cli.forked import PATIENCE_SECONDS
+from tests.cli.shop import EVERY_MIGRATION, ORDERS, Shop, assert_one_sentence
+from tests.cli.workers import end, running, two_running
+from tests.components.processes import wait_until
 
 SLOW_APP = """
 import threading
@@ -72,39 +72,6 @@ def mail():
 """
 
 
-class Running:
-    """A `holdfast run` process in the shop's directory, its output in a file."""
-
-    def __init__(self, shop: Shop, *arguments: str, log: str = "output") -> None:
-        self._log = shop.directory / log
-        self.process = start_leashed(
-            [sys.executable, "-u", "-W", "error", "-m", "holdfast", "run", *arguments],
-            self._log,
-            environment=shop.environment(),
-            directory=shop.directory,
-        )
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE_SECONDS)
-
-
-@contextmanager
-def running(shop: Shop, *arguments: str, log: str = "output") -> Iterator[Running]:
-    worker = Running(shop, *arguments, log=log)
-    try:
-        yield worker
-    except BaseException as error:
-        error.add_note(f"output of the worker:\n{worker.output}")
-        raise
-    finally:
-        worker.process.kill()
-        worker.process.wait()
-
-
 def slow_shop(shop: Shop, *items: str) -> Path:
     shop.write_app(SLOW_APP)
     shop.sql(ORDERS + "CREATE TABLE shipped (id INTEGER NOT NULL);")
@@ -154,12 +121,15 @@ def test_several_triggers_run_in_one_process_and_say_so(shop: Shop) -> None:
         worker.process.send_signal(signal.SIGINT)
         assert worker.wait() == 0
         lines = worker.output.splitlines()
-    assert lines[:4] == [
+    told = [line for line in lines if " holdfast.trigger: Updates of " not in line]
+    assert told[:4] == [
         f"Applied: {', '.join(EVERY_MIGRATION)}",
-        "Trigger orders: reads orders (sqlalchemy), horizon server_time",
-        "Trigger customers: reads customers (sqlalchemy), horizon identity",
+        "Trigger orders: reads orders (sqlalchemy), horizon server_time, updates not proved",
+        "Trigger customers: reads customers (sqlalchemy), horizon identity, updates inserts only",
         f"Running in process {worker.process.pid}. Stop with SIGTERM or Ctrl-C.",
     ]
+    assert any("WARNING holdfast.trigger: Updates of 'orders' are not proved" in line for line in lines)
+    assert any("INFO holdfast.trigger: Updates of 'customers' are inserts only" in line for line in lines)
     assert any("INFO holdfast.trigger: Trigger 'orders' delivered 2 events" in line for line in lines)
 
 
@@ -265,14 +235,12 @@ def test_a_wrong_trigger_stops_alone_in_every_worker_and_the_commands_say_why(sh
     shop.write_app(HALF_WRONG_APP)
     assert shop.cli("migrate").returncode == 0
     job = shop.holdfast().job(topic="mail", name="mail")(lambda: None)
-    with running(shop) as worker, running(shop, log="second") as second:
-        for each in (worker, second):
-            wait_until(lambda each=each: "Running in process" in each.output, "both workers")  # type: ignore[misc]
+    with two_running(shop, log="output") as workers:
         job.enqueue()
-        wait_until(lambda: shop.rows("SELECT count(*) FROM holdfast_history") == [(1,)], "the job")
-        for each in (worker, second):
-            each.process.terminate()
-            assert each.wait() == 0
+        ended = "SELECT count(*) FROM holdfast_history WHERE engine = 'jobs:mail'"
+        wait_until(lambda: shop.rows(ended) == [(1,)], "the job")
+        end(*workers)
+        for each in workers:
             assert "Trigger invoices: does not run until this is mended: Table 'invoices' not found" in each.output
             assert each.output.count("does not run until that is mended") == 1
     assert "Trigger 'invoices' does not run: Table 'invoices' not found" in shop.cli("trigger", "list").stdout

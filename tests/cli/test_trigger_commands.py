@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shop import PATIENCE_SECONDS, Shop, assert_one_sentence
+from tests.cli.forked import PATIENCE_SECONDS
+from tests.cli.shop import ORDERS, Shop, assert_one_sentence
 
 ITEMS = ("book", "pen", "lamp")
 
@@ -76,7 +77,7 @@ def test_show_tells_source_horizon_lag_progress_and_audit(shop: Shop) -> None:
     assert details["rows_waiting"] == 0
     assert details["document"]["checkpoint"]["cursor"] == details["cursor"]
     assert details["audit"] == []
-    assert "server_time: no row is missed" in table
+    assert "server_time: none is missed of rows that leave 'updated_at' to the database" in " ".join(table.split())
     assert '{"page": [7, "[bold]"]}' in table
 
 
@@ -261,7 +262,7 @@ def test_name_typed_on_a_terminal(shop: Shop, typed: str, code: int) -> None:
     controller, terminal = pty.openpty()
     os.write(controller, f"{typed}\n".encode())
     try:
-        result = shop.cli("trigger", "reset-to-beginning", "orders", "--json", stdin=terminal)
+        result = shop.start_cli("trigger", "reset-to-beginning", "orders", "--json", stdin=terminal)
     finally:
         os.close(controller)
         os.close(terminal)
@@ -279,3 +280,202 @@ def test_application_is_imported_from_the_current_directory(shop: Shop, tmp_path
             command, cwd=directory, env=shop.environment(), capture_output=True, text=True, timeout=PATIENCE_SECONDS
         )
         assert result.returncode == code
+
+
+def test_13_1_show_says_what_is_proved_and_install_cursor_proves_it(shop: Shop) -> None:
+    shop.deliver(*ITEMS)
+    told = " ".join(shop.cli("trigger", "show", "orders").stdout.split())
+    assert "inserts, updates (not proved)" in told
+    assert "no row is missed" not in told
+    assert "none is missed of rows that leave 'updated_at' to the database" in told
+    command = shown(shop)["source"]["capability"]["prove_updates_with"]
+    assert command == "holdfast trigger install-cursor orders --column updated_at"
+    wanted = command.split()[1:]
+    dry = shop.cli(*wanted, "--dry-run")
+    assert (dry.returncode, dry.stdout.count("CREATE TRIGGER")) == (0, 2)
+    assert_one_sentence(shop.cli(*wanted), 3, "there is no terminal to confirm on")
+    assert shown(shop)["source"]["capability"]["updates"] == "not proved"
+    done = json.loads(shop.cli(*wanted, "--yes", "--json").stdout)
+    assert (done["action"], done["dry_run"], len(done["statements"])) == ("install", False, 2)
+    capability = shown(shop)["source"]["capability"]
+    assert (capability["updates"], capability["covers"]) == ("proved", "every row")
+    assert "Nothing to do" in shop.cli(*wanted, "--yes").stdout
+    shop.sql("UPDATE orders SET item = 'ink', updated_at = '2001-01-01' WHERE id = 1")
+    while not deliver_the_rest(shop):
+        pass
+    audited = "SELECT action, target, details FROM holdfast_audit"
+    [(action, target, details)] = shop.rows(audited)
+    assert (action, target) == ("trigger install-cursor", "orders")
+    assert json.loads(details)["statements"].count("CREATE TRIGGER") == 2, "in one transaction, so in one row"
+    removed = shop.cli(*wanted, "--remove", "--yes")
+    assert [json.loads(row[2])["action"] for row in shop.rows(audited)] == ["install", "remove"]
+    assert removed.stdout.count("DROP TRIGGER") == 2
+    assert shown(shop)["source"]["capability"]["updates"] == "not proved"
+    assert "Nothing to do" in shop.cli(*wanted, "--remove", "--yes").stdout
+
+
+def test_13_1_install_cursor_asks_for_the_column_of_a_table_that_nobody_polls(shop: Shop) -> None:
+    shop.deliver(*ITEMS)
+    shop.sql("CREATE TABLE parcels (id INTEGER PRIMARY KEY)")
+    assert_one_sentence(shop.cli("trigger", "install-cursor", "parcels"), 2, "--column updated_at")
+    done = shop.cli("trigger", "install-cursor", "parcels", "--column", "changed", "--yes")
+    assert "ADD COLUMN changed" in done.stdout
+    assert_one_sentence(shop.cli("trigger", "install-cursor", "nothing", "-c", "changed", "--yes"), 2, "'nothing'")
+
+
+def test_13_3_list_and_show_tell_why_a_trigger_fails(shop: Shop) -> None:
+    hf = shop.deliver(*ITEMS)
+    lease = hf.state.acquire("orders", ttl_seconds=600)
+    lease.record_failure("RuntimeError: no carrier", lease.now())
+    lease.record_failure("RuntimeError: no carrier", lease.now())
+    lease.release()
+    (listed,) = json.loads(shop.cli("trigger", "list", "--json").stdout)
+    assert (listed["failure"]["error"], listed["failure"]["count"]) == ("RuntimeError: no carrier", 2)
+    assert listed["failure"]["next_try_at"]
+    assert shown(shop)["failure"] == listed["failure"]
+    for command in (("list",), ("show", "orders")):
+        table = " ".join(shop.cli("trigger", *command).stdout.split())
+        assert "2 in a row" in table
+        assert "no carrier" in table
+
+
+BOUND_APP = """
+from holdfast import DbBindings, Holdfast, SqlAlchemySource, StateStore
+
+hf = Holdfast()
+db = DbBindings()
+source = SqlAlchemySource(url="%HOLDFAST_URL%", table="orders", cursor_column="updated_at", pk_columns=["id"])
+
+@db.trigger(arg_name="changes", source=source, checkpoint_store=hf.state, name="bound")
+def ship(timer, changes):
+    pass
+"""
+
+
+def test_13_5_the_checkpoint_of_a_bound_trigger_can_be_moved_to_a_cursor(shop: Shop) -> None:
+    shop.deliver(*ITEMS)
+    shop.write_app(BOUND_APP)
+    (moment,) = shop.rows("SELECT updated_at FROM orders WHERE id = 2")[0]
+    done = shop.cli("trigger", "reset-to-cursor", "bound", moment, "--key", "2", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows_after"] == 1
+    listed = {item["name"]: item for item in json.loads(shop.cli("trigger", "list", "--json").stdout)}
+    assert listed["bound"]["declared"] is True
+    assert listed["bound"]["cursor"]["tiebreaker"] == {"id": 2}
+    assert_one_sentence(
+        shop.cli("trigger", "reset-to-cursor", "bound", "soon", "--key", "2", "--yes"), 2, "is not a time"
+    )
+
+
+ELSEWHERE_APP = """
+from holdfast import DbBindings, Holdfast, SqlAlchemySource
+
+hf = Holdfast()
+db = DbBindings()
+source = SqlAlchemySource(url="sqlite:///elsewhere.db", table="orders", cursor_column="updated_at", pk_columns=["id"])
+
+@db.trigger(arg_name="changes", source=source, checkpoint_store=hf.state, name="elsewhere")
+def ship(timer, changes):
+    pass
+"""
+
+
+def elsewhere(shop: Shop) -> Shop:
+    """Return another database with a table of the same name, which only a bound trigger polls."""
+    shop.deliver(*ITEMS)
+    other = Shop(shop.directory, shop._provider)
+    other.file = shop.directory / "elsewhere.db"
+    shop.write_app(ELSEWHERE_APP)
+    other.sql(ORDERS)
+    return other
+
+
+def triggers_of(shop: Shop) -> list[Any]:
+    return shop.rows("SELECT tbl_name FROM sqlite_master WHERE type = 'trigger'")
+
+
+def test_13_1_install_cursor_goes_where_the_bound_trigger_reads(shop: Shop) -> None:
+    other = elsewhere(shop)
+    capability = json.loads(shop.cli("trigger", "show", "elsewhere", "--json").stdout)["source"]["capability"]
+    done = shop.cli(*capability["prove_updates_with"].split()[1:], "--yes")
+    assert done.returncode == 0, done.stderr
+    assert triggers_of(shop) == []
+    assert {table for (table,) in triggers_of(other)} == {"orders"}
+
+
+def test_13_1_install_cursor_asks_which_of_two_tables_of_one_name_is_meant(shop: Shop) -> None:
+    other = elsewhere(shop)
+    shop.write_app(
+        ELSEWHERE_APP + '@hf.trigger("orders", cursor="updated_at", key="id")\ndef here(changes):\n    pass\n'
+    )
+    command = ("trigger", "install-cursor", "orders", "--yes")
+    assert_one_sentence(shop.cli(*command), 2, "elsewhere, orders poll a table 'orders'", "--trigger NAME")
+    assert (triggers_of(shop), triggers_of(other)) == ([], [])
+    assert_one_sentence(shop.cli(*command, "--trigger", "nobody"), 2, "no trigger 'nobody' that polls")
+    assert shop.cli(*command, "--trigger", "orders").returncode == 0
+    assert triggers_of(shop)
+    assert triggers_of(other) == []
+
+
+def test_13_1_a_view_is_not_told_to_install_a_cursor(shop: Shop) -> None:
+    hf = shop.deliver(*ITEMS)
+    shop.sql("CREATE VIEW seen AS SELECT * FROM orders")
+    hf.trigger("seen", cursor="updated_at", key="id", horizon="none")(len)
+    capability = hf.runner("seen").source.capability()
+    assert (capability.updates, capability.prove_updates_with) == ("not proved", None)
+    assert "'seen' is a view" in capability.updates_because
+
+
+TWO_STORES_APP = (
+    BOUND_APP
+    + """
+
+from holdfast.lease.stores.file import FileDocumentStore
+
+others = StateStore(FileDocumentStore("states"), app_name="others")
+
+@db.trigger(arg_name="changes", source=source, checkpoint_store=others, name="bound")
+def bill(timer, changes):
+    pass
+"""
+)
+
+
+def test_13_5_two_bound_triggers_of_one_name_are_both_listed_and_neither_is_moved(shop: Shop) -> None:
+    shop.deliver(*ITEMS)
+    shop.write_app(TWO_STORES_APP)
+    listed = json.loads(shop.cli("trigger", "list", "--json").stdout)
+    assert [item["name"] for item in listed if item["declared"]] == ["bound", "bound"]
+    command = ("trigger", "reset-to-beginning", "bound", "--yes")
+    assert_one_sentence(shop.cli(*command), 2, "2 triggers are called 'bound'", "another name=")
+
+
+OUTBOX_APP = """
+from holdfast import DbBindings, Holdfast
+
+hf = Holdfast()
+db = DbBindings()
+
+@db.trigger(
+    arg_name="events", source="letters", strategy="outbox", position="seq", message_type="kind", url="%HOLDFAST_URL%",
+    checkpoint_store=hf.state, name="letters",
+)
+def send(timer, events):
+    pass
+"""
+
+
+def test_13_5_the_checkpoint_of_a_bound_outbox_can_be_moved_to_a_cursor(shop: Shop) -> None:
+    shop.deliver(*ITEMS)
+    shop.write_app(OUTBOX_APP)
+    listed = {item["name"]: item for item in json.loads(shop.cli("trigger", "list", "--json").stdout)}
+    assert listed["letters"]["declared"] is True, "whether or not there is a table"
+    moving = ("trigger", "reset-to-cursor", "letters", "2", "--key", "2", "--yes", "--json")
+    assert_one_sentence(shop.cli(*moving), 2, "'letters'")
+    shop.sql(
+        "CREATE TABLE letters (seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, data TEXT);"
+        "INSERT INTO letters (kind) VALUES ('a'), ('b'), ('c')"
+    )
+    done = shop.cli(*moving)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows_after"] == 1

@@ -60,6 +60,12 @@ def _libfiu() -> str | None:
     return None if find_fiu() else "libfiu's preload libraries are not installed (Debian: fiu-utils)"
 
 
+def _previous_release() -> str | None:
+    from tests.fleets.releases import commit_before, newest
+
+    return None if commit_before(newest()) else "the commit before the newest migration is not here (git, its history)"
+
+
 CHECKS: dict[str, Callable[[], str | None]] = {
     "postgres18": _postgres18,
     "postgres15": _postgres15,
@@ -71,6 +77,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     "functions": _functions,
     "faketime": _faketime,
     "libfiu": _libfiu,
+    "previous_release": _previous_release,
 }
 
 

@@ -57,10 +57,11 @@ class PostgresServer(Server):
         """Return the URL of `database` as psycopg itself takes it."""
         return f"postgresql://postgres@{HOST}:{self.port}/{database}"
 
-    def create_database(self) -> str:
-        """Create an empty database and return its name."""
+    def create_database(self, template: str = "template0") -> str:
+        """Create an empty database, or a copy of one that nobody uses, and return its name."""
         name = f"t_{uuid.uuid4().hex[:16]}"
-        self._execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
+        self._execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         return name
 
     def drop_database(self, name: str) -> None:

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.02
 Value = TypeVar("Value")
 
 
-def wait_until(condition: Callable[[], Value], what: str, timeout_seconds: float = 30.0) -> Value:
+def wait_until(condition: Callable[[], Value | None], what: str, timeout_seconds: float = 30.0) -> Value:
     """Return the first truthy value of `condition`; fail after `timeout_seconds`, naming `what`."""
     deadline = time.monotonic() + timeout_seconds
     pause = threading.Event()

@@ -3,6 +3,7 @@
 import sys
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import boto3
@@ -11,6 +12,7 @@ from tests.components.node import answers_http
 from tests.components.ports import HOST
 from tests.components.server import Server
 
+_PROGRAM = Path(__file__).with_name("s3_one_by_one.py")
 REGION = "us-east-1"
 CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": REGION}
 
@@ -37,7 +39,7 @@ class S3Server(Server):
         return name
 
     def _command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
+        return [sys.executable, str(_PROGRAM), "-H", HOST, "-p", str(self.port)]
 
     def _answers(self) -> bool:
         return answers_http(self.port)

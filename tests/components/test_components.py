@@ -20,7 +20,7 @@ from azure.cosmos.exceptions import CosmosAccessConditionFailedError
 from azure.data.tables import TableServiceClient
 from azure.storage.blob import BlobServiceClient
 from botocore.exceptions import ClientError
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from tests.components import availability, workspace
 from tests.components.azurite import AzuriteServer
@@ -114,7 +114,7 @@ def test_postgres_sessions_can_be_ended_by_the_server(postgres_url: str, postgre
 
 
 def test_mariadb_sessions_can_be_ended_by_the_server(mariadb_url: str, mariadb_server: MariadbServer) -> None:
-    database = mariadb_url.rsplit("/", 1)[1]
+    database = str(make_url(mariadb_url).database)
     victim = pymysql.connect(host=HOST, port=mariadb_server.port, user="root", database=database)
     assert mariadb_server.terminate_sessions(database) == 1
     with victim.cursor() as cursor, pytest.raises(pymysql.err.OperationalError):

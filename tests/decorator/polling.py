@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast import Holdfast, SqlAlchemySource, StateStore
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from tests.binding.databases import Database
 
 

@@ -1,4 +1,4 @@
-"""``async with writer.transaction()`` is the task's that opened it: no other task's write joins it unknowingly."""
+"""``async with writer.transaction() as tx``: the handle's writes go together, in whichever task; no other joins."""
 
 from __future__ import annotations
 
@@ -32,31 +32,35 @@ def run(database: Database, body: Any) -> None:
     asyncio.run(handler(req=None))
 
 
-def test_what_another_task_writes_is_kept_when_the_block_is_rolled_back(entries: Database) -> None:
+def test_14_4_what_another_task_writes_past_the_handle_is_refused(entries: Database) -> None:
     async def body(writer: AsyncDbWriter) -> None:
-        is_open, is_written = asyncio.Event(), asyncio.Event()
+        is_open, is_refused = asyncio.Event(), asyncio.Event()
 
         async def fail_in_a_block() -> None:
             async with writer.transaction() as transaction:
                 await transaction.insert(data={"id": 1})
                 await writer.insert(data={"id": 2})
+                with pytest.raises(WriteError, match=r"write through its handle, as in with writer\.transaction"):
+                    await asyncio.create_task(writer.insert(data={"id": 4}))
                 is_open.set()
-                await is_written.wait()
+                await is_refused.wait()
                 raise KeyError
 
         async def write_beside_it() -> None:
             await is_open.wait()
-            await writer.insert(data={"id": 3})
-            with pytest.raises(WriteError, match="another task needs a writer of its own"):
+            with pytest.raises(WriteError, match=r"write through its handle, as in with writer\.transaction"):
+                await writer.insert(data={"id": 3})
+            with pytest.raises(WriteError, match="another thread or task needs a writer of its own"):
                 async with writer.transaction():
                     pytest.fail("must not be entered")
-            is_written.set()
+            is_refused.set()
 
         with pytest.raises(KeyError):
             await asyncio.gather(fail_in_a_block(), write_beside_it())
+        await writer.insert(data={"id": 5})
 
     run(entries, body)
-    assert stored(entries) == [3]
+    assert stored(entries) == [5]
 
 
 def test_tasks_of_the_block_take_part_in_it(entries: Database) -> None:
@@ -71,6 +75,8 @@ def test_tasks_of_the_block_take_part_in_it(entries: Database) -> None:
         async with writer.transaction() as transaction:
             await asyncio.gather(*(transaction.insert(data={"id": each}) for each in (7, 8)))
         await writer.insert(data={"id": 9})
+        with pytest.raises(WriteError, match=r"This transaction\(\) has ended"):
+            await transaction.insert(data={"id": 10})
 
     run(entries, body)
     assert stored(entries) == [7, 8, 9]

@@ -21,7 +21,7 @@ from holdfast import (
     PollContext,
     RowChange,
 )
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from tests.binding.databases import Database
 from tests.decorator.polling import effects, make_orders, place, polling, state_in
 

@@ -10,12 +10,12 @@ from sqlalchemy.engine import Connection
 from holdfast import Holdfast
 from holdfast.engines.context import EngineContext
 from holdfast.engines.endings import Dropped, Drops
-from holdfast.engines.flow import EngineFlow, Outcome
 from holdfast.engines.lookups import SuccessLookups
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.ports import Delivery, Ended
-from holdfast.engines.queued import QueuedDelivery
-from holdfast.engines.table_records import TableRecords
+from holdfast.engines.queue_delivery import QueuedDelivery
+from holdfast.engines.runner import EngineFlow, Outcome
+from holdfast.engines.store import TableRecords
 from holdfast.jobs.model import Claim, Settled, WorkerId
 from holdfast.records.history import History, SuccessKey
 from tests.engines.driving import Driven, Killed
@@ -160,7 +160,7 @@ class CountsFirst(EngineFlow):
 
     def handle(self, delivery: Delivery) -> Outcome:
         message = self.read(delivery.received)
-        if delivery.received.charged_count >= self._settings(message).max_retry_attempts:
+        if delivery.received.charged_count >= self._settings(message).max_attempts:
             assert isinstance(self._records, TableRecords)
             self._records.withdraw = lambda message: None  # type: ignore[method-assign]  # or it is put right later
             return self._bury(delivery, message)
@@ -229,7 +229,7 @@ def _record(drops: Drops, connection: Connection, ends: Sequence[Dropped]) -> No
 class FindsNothing(SuccessLookups):
     """Takes nothing for done."""
 
-    def has_succeeded(self, claim: Claim, key: SuccessKey) -> bool:
+    def has_succeeded(self, worker: WorkerId, claim: Claim, key: SuccessKey) -> bool:
         return False
 
 

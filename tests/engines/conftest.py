@@ -10,6 +10,9 @@ from holdfast import EngineProvider, Holdfast
 from tests.components.azurite import AzuriteServer
 from tests.components.mariadb import MariadbServer
 from tests.components.postgres import PostgresServer
+from tests.components.prepared import mariadb_url as mariadb_url
+from tests.components.prepared import postgres_url as postgres_url
+from tests.components.prepared import sqlite_url as sqlite_url
 from tests.engines.places import Bench, Place
 
 PLACES = [

@@ -25,10 +25,10 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.retry import RetryPolicy
 from holdfast.engines.azure import AzureStorage
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import EngineFlow
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.runner import EngineFlow
 from holdfast.engines.singletons import Singletons
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
 from holdfast.runtime.housekeeping import Housekeeping
 from holdfast.runtime.supervisor import Part, Supervisor, WorkerPart
 from tests.engines.boundaries import CountsFirst, DropsFirst

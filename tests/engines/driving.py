@@ -14,18 +14,20 @@ from holdfast import Holdfast
 from holdfast.core.clock import new_id
 from holdfast.core.errors import LostLeaseError
 from holdfast.engines.claimed import EngineHandler, received_from
-from holdfast.engines.flow import EngineFlow, Outcome
 from holdfast.engines.ports import Delivery
-from holdfast.engines.queued import QueuedDelivery
-from holdfast.engines.queues.embedded import OPERATION, EmbeddedQueue
+from holdfast.engines.queue_delivery import QueuedDelivery
+from holdfast.engines.queues.embedded import FORMER_OPERATION, EmbeddedQueue
 from holdfast.engines.queues.protocol import EngineQueue, Received
-from holdfast.engines.table_records import TableRecords
-from holdfast.jobs.execution import Execution
+from holdfast.engines.runner import EngineFlow, Outcome
+from holdfast.engines.store import TableRecords
+from holdfast.jobs.lanes import Lane
 from holdfast.jobs.model import Claim, ClaimedJob, Failure, PutBack, WorkerId
 from holdfast.jobs.reporter import Report, Reporter
+from holdfast.jobs.runner import Execution
 from holdfast.jobs.running import InFlight, Running
 from holdfast.jobs.stores.base import SqlJobStore
 from holdfast.jobs.telemetry import WorkerTelemetry
+from tests.jobs.queues import next_suspect
 
 
 class Killed(BaseException):
@@ -41,18 +43,22 @@ class ClaimedQueue:
         self.worker = WorkerId(f"test-{new_id(8)}")
         self.jobs: dict[Claim, ClaimedJob] = {}
         self.name, self.topic, self.send = queue.name, queue.topic, queue.send
+        self._operations = [queue.operation, FORMER_OPERATION]
 
     def receive(self, most: int, visibility_seconds: float) -> list[Received]:
         self._store.promote()
-        jobs = self._store.claim(self.worker, {self.topic: [OPERATION]}, most)
+        jobs = self._store.claim(self.worker, {self.topic: self._operations}, most)
         while len(jobs) < most:
-            suspect = self._store.claim_suspect(self.worker, lambda topic, operation: topic == self.topic)
+            suspect = next_suspect(self._store, self.worker, self._is_own)
             if suspect is None:
                 break
             assert self._store.begin(self.worker, suspect.job.claim)
             jobs.append(suspect.job)
         self.jobs.update({job.claim: job for job in jobs})
         return [received_from(job) for job in jobs]
+
+    def _is_own(self, topic: str, operation: str) -> bool:
+        return topic == self.topic and operation in self._operations
 
     def extend(self, message: Received, visibility_seconds: float) -> Received:
         if message.receipt not in self._store.heartbeat(self.worker, [message.receipt]):
@@ -100,7 +106,7 @@ class Driven:
         self.handler: EngineHandler | None = None
         self.delivery_kind: type[QueuedDelivery] = QueuedDelivery
         if isinstance(self.queue, ClaimedQueue):
-            [self.handler] = [each for each in hf.engines.handlers() if each.topic == self.queue.topic]
+            self.handler, _ = [each for each in hf.engines.handlers() if each.topic == self.queue.topic]
             self.handler.delivering.is_one_database &= not is_apart
             self.flow: EngineFlow = self.handler.delivering.flow
             self.records = self.handler.delivering.records
@@ -123,7 +129,7 @@ class Driven:
 
     def _claimed(self, queue: ClaimedQueue, received: Received) -> Outcome:
         assert self.handler is not None
-        running = Running(queue.jobs[received.receipt], self.handler, self._clock.monotonic())
+        running = Running(queue.jobs[received.receipt], self.handler, Lane(1, 0), self._clock.monotonic())
         in_flight, telemetry, reports = InFlight(), _Told(queue.worker), list[Report]()
         in_flight.add([running])
         self.handler.delivering.expect([running])

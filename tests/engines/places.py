@@ -20,24 +20,25 @@ from sqlalchemy import inspect, select, text
 
 from holdfast import EngineProvider, Holdfast
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import always_autocommit
 from holdfast.core.errors import Unavailable
 from holdfast.core.retry import RetryPolicy
+from holdfast.database.pools import always_autocommit
 from holdfast.engines.azure import AzureStorage
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
-from holdfast.engines.queues.database import DatabaseQueues
+from holdfast.engines.queues.embedded import DatabaseQueues
 from holdfast.engines.queues.protocol import Received
-from holdfast.engines.queues.storage import StorageQueue
+from holdfast.engines.queues.storage import PoisonQueue, StorageQueue
 from holdfast.engines.registry import EngineTablesConfig
-from holdfast.engines.table_records import TableRecords
+from holdfast.engines.runner import Outcome
+from holdfast.engines.store import TableRecords
 from holdfast.jobs.listing import jobs_table
-from holdfast.jobs.stores.choose import job_store
+from holdfast.jobs.store import job_store
+from holdfast.jobs.stores.base import SqlJobStore
+from holdfast.lease.documents import DocumentStore, ETag, Snapshot, Written
+from holdfast.lease.stores.sql import SqlDocumentStore
 from holdfast.records.dead_letters import DeadLetter, LetterStatus
 from holdfast.records.history import HistoryEntry
-from holdfast.state.documents import DocumentStore, ETag, Snapshot, Written
-from holdfast.state.stores.sql import SqlDocumentStore
 from tests.clocks import SteppedTimeStore
 from tests.components.processes import wait_until
 from tests.engines.driving import Driven, Killed, queue_of
@@ -47,6 +48,13 @@ from tests.engines.registries import HandClock
 ENGINE = "hmac"
 VISIBLE_AGAIN_SECONDS = 61.0  # longer than any lease and lock of these tests
 AT_ONCE = RetryPolicy(base_delay_seconds=0.001, max_delay_seconds=0.001)
+
+
+@dataclass(frozen=True)
+class OneStore:
+    """Jobs whose store is there already."""
+
+    store: SqlJobStore
 
 
 class MortalStore:
@@ -106,6 +114,10 @@ class SkippingQueue(StorageQueue):
                 self._client.update_message(message_id, receipt, visibility_timeout=0)
 
 
+class SkippingPoison(SkippingQueue, PoisonQueue):
+    """The same of the queue that a host moves messages to."""
+
+
 class SkippingAccount(AzureStorage):
     """A storage account whose queues' time the test steps."""
 
@@ -118,6 +130,12 @@ class SkippingAccount(AzureStorage):
 
     def queue(self, name: str, visibility_seconds: float) -> SkippingQueue:
         return SkippingQueue(self._queues.get_queue_client(name), self._receipts.setdefault(name, {}))
+
+    def poison(self, name: str) -> SkippingPoison:
+        wanted = f"{name}-poison"
+        queue = SkippingPoison(self._queues.get_queue_client(wanted), self._receipts.setdefault(wanted, {}))
+        queue._max_dequeue_count = self._max_dequeue_count or 0
+        return queue
 
     def let_time_pass(self) -> None:
         for name in list(self._receipts):
@@ -137,6 +155,8 @@ class Place:
     app_name: str = field(default_factory=lambda: f"app-{uuid.uuid4().hex[:8]}")
     account: SkippingAccount | None = None
     queue_name: str = "hmac-rotation-queue"
+    instance_id: str | None = None
+    tables: EngineTablesConfig | None = None
 
     def __post_init__(self) -> None:
         if self.connection_string is not None:
@@ -157,17 +177,20 @@ class Place:
         return Holdfast(
             self.url,
             app_name=self.app_name,
+            instance_id=self.instance_id,
             engine_provider=self.provider,
             state=SteppedTimeStore(state or self.documents(), self.clock),
-            engine_queues=self.account or DatabaseQueues(lambda: store),
+            engine_queues=self.account or DatabaseQueues(OneStore(store), self.app_name),
             engine_tables=self.account,
             clock=self.clock,
         )
 
     def name_tables(self) -> EngineTablesConfig:
-        """Give the application tables of its own, by its registry."""
+        """Give the application tables of its own, or those it shares with another, by its registry."""
         suffix = uuid.uuid4().hex
-        tables = EngineTablesConfig(dlq_table_name=f"engineDlq{suffix}", history_table_name=f"engineHistory{suffix}")
+        tables = self.tables or EngineTablesConfig(
+            dlq_table_name=f"engineDlq{suffix}", history_table_name=f"engineHistory{suffix}"
+        )
         self.application().registry.init(tables)
         return tables
 

@@ -14,12 +14,12 @@ from azure.core.pipeline.transport import RequestsTransport, RequestsTransportRe
 from azure.storage.queue import QueueClient
 
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
-from holdfast.core.migrations import migrate
+from holdfast.database.migrations import migrate
+from holdfast.database.pools import EngineProvider
 from holdfast.engines.queues.embedded import EmbeddedQueue
 from holdfast.engines.queues.storage import StorageQueue
 from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
-from holdfast.jobs.stores.choose import job_store
+from holdfast.jobs.store import job_store
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from tests.components.azurite import AzuriteServer
 from tests.engines.driving import ClaimedQueue, TestQueue

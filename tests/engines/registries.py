@@ -11,19 +11,19 @@ import pytest
 from azure.storage.blob import ContainerClient
 
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
+from holdfast.database.pools import EngineProvider
 from holdfast.engines.registry import Registry, RegistryView
-from holdfast.state.documents import DocumentStore
-from holdfast.state.stores.blob import BlobDocumentStore
-from holdfast.state.stores.memory import MemoryDocumentStore
-from holdfast.state.stores.sql import SqlDocumentStore
+from holdfast.lease.documents import DocumentStore
+from holdfast.lease.stores.blob import BlobDocumentStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
+from holdfast.lease.stores.sql import SqlDocumentStore
 from tests.clocks import SteppedClock, SteppedTimeStore
 from tests.components.azurite import AzuriteServer
 from tests.components.mariadb import MariadbServer
 from tests.components.postgres import PostgresServer
-from tests.state.faulty import FaultyDocumentStore
+from tests.lease.faulty import FaultyDocumentStore
 
-SHORT_SECONDS = 0.2
+SHORT_SECONDS = 0.3  # above the longest pause of a release: nobody steps the clock for it
 
 
 @contextlib.contextmanager

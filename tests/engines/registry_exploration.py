@@ -19,7 +19,7 @@ from holdfast.core.errors import RegistryLocked
 from holdfast.engines import registry_document as doc
 from holdfast.engines.registry_document import Holder
 from holdfast.engines.registry_shape import Document, EngineTablesConfig, LockView, lock_of, parse
-from holdfast.state.document import render
+from holdfast.lease.document import render
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SECONDS = 2

@@ -16,17 +16,17 @@ from sqlalchemy.engine import Engine
 
 from holdfast.core.clock import Clock
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import Conflict
-from holdfast.core.migrations import migrate
+from holdfast.database.migrations import migrate
+from holdfast.database.pools import EngineProvider
 from holdfast.engines.tables.azure import AzureTables
 from holdfast.engines.tables.config import EngineTables
 from holdfast.records.audited import AuditedLetters
+from holdfast.records.combined_tables import CombinedHistory, CombinedLetters
 from holdfast.records.dead_letters import DeadLetter
-from holdfast.records.history import HistoryEntry, HistoryStatus
+from holdfast.records.history import HistoryEntry, HistoryStatus, NewEntry
 from holdfast.records.paging import Page
 from holdfast.records.protocol import HistoryTable, LetterTable
-from holdfast.records.routed import RoutedHistory, RoutedLetters
 from holdfast.records.schema import MIGRATIONS, metadata
 from holdfast.records.tables import SqlHistoryTable, SqlLetterTable
 from tests.records.samples import letter
@@ -62,8 +62,18 @@ def sql_tables(engine: Engine) -> Tables:
 @contextlib.contextmanager
 def azure_tables(connection_string: str, *, clock: Clock | None = None) -> Iterator[AzureTables]:
     """Yield new tables in a storage account."""
+    with made_tables(connection_string, new_names(), clock=clock) as opened:
+        yield opened
+
+
+def new_names() -> EngineTables:
     suffix = uuid.uuid4().hex
-    names = EngineTables(f"engineDlq{suffix}", f"engineHistory{suffix}")
+    return EngineTables(f"engineDlq{suffix}", f"engineHistory{suffix}")
+
+
+@contextlib.contextmanager
+def made_tables(connection_string: str, names: EngineTables, *, clock: Clock | None = None) -> Iterator[AzureTables]:
+    """Yield tables in a storage account, made if they are missing."""
     with TableServiceClient.from_connection_string(connection_string) as service:
         opened = AzureTables(service, names, clock=clock)
         opened.make()
@@ -90,7 +100,7 @@ def add_entry(tables: Tables, /, **differences: Any) -> HistoryEntry:
         "correlation_id": "c-1",
         **differences,
     }
-    return tables.history.add(**values)
+    return tables.history.add(NewEntry(**values))
 
 
 def everything(page: Callable[[str | None], Page[Item]], meanwhile: Callable[[], object] = lambda: None) -> list[Item]:
@@ -153,6 +163,6 @@ def routed_tables(connection_string: str, engine: Engine) -> Iterator[Tables]:
     workloads = sql_tables(engine)
     with azure_tables(connection_string) as opened:
         yield Tables(
-            RoutedLetters(AuditedLetters(opened.letters, engine), workloads.letters),
-            RoutedHistory(opened.history, workloads.history),
+            CombinedLetters(AuditedLetters(opened.letters, engine, opened.letters.now), workloads.letters),
+            CombinedHistory(opened.history, workloads.history),
         )

@@ -17,16 +17,25 @@ from azure.data.tables import EdmType, EntityProperty, TableClient, TableEntity,
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import Ambiguous, ConfigurationError, Conflict, Unavailable
+from holdfast.engines.azure import AzureStorage
 from holdfast.engines.tables import azure_table, listing
 from holdfast.engines.tables.azure import AzureTables
 from holdfast.engines.tables.config import EngineTables
 from holdfast.records.dead_letters import DeadLetter, LetterFilter, LetterStatus
 from holdfast.records.history import HistoryFilter, HistoryStatus
-from holdfast.records.retention import Pruned
 from tests.components.azurite import KEY, AzuriteServer
 from tests.components.ports import free_port
 from tests.components.proxy import FaultProxy
-from tests.engines.tables import Tables, add_entry, add_letter, azure_tables, check_race_to_resolve, everything
+from tests.engines.tables import (
+    Tables,
+    add_entry,
+    add_letter,
+    azure_tables,
+    check_race_to_resolve,
+    everything,
+    made_tables,
+    new_names,
+)
 from tests.records.samples import NOON, days_ago, letter
 
 pytestmark = pytest.mark.component("azurite")
@@ -132,10 +141,7 @@ class TestForm:
             add_letter(tables, original_message=message)
         with pytest.raises(ConfigurationError, match="too large for an Azure table"):
             add_entry(tables, output=message)
-        new = add_letter(tables)
-        with pytest.raises(ConfigurationError, match="with these notes is too large"):
-            tables.letters.resolve("hmac", new.row_key, message, "eve")
-        assert tables.letters.page().items == [new]
+        assert tables.letters.page().items == []
         assert tables.history.page().items == []
 
     def test_a_row_key_no_table_takes_is_refused(self, tables: Tables) -> None:
@@ -223,7 +229,7 @@ class TestRowsOfOthers:
         self, tables: Tables, raw: Callable[[str], TableClient]
     ) -> None:
         prefix = add_entry(tables, correlation_id="c-9", status=HistoryStatus.FAILED).row_key
-        for key, more in (("0", {}), ("1", {"Status": "Skipped"}), ("2", {"Status": False, "DurationMs": "long"})):
+        for key, more in (("0", {}), ("1", {"Status": "Parked"}), ("2", {"Status": False, "DurationMs": "long"})):
             given = {"Engine": "hmac", "Operation": "rotate", "CorrelationId": "c-9", **more}
             raw("history").create_entity({"PartitionKey": "hmac", "RowKey": f"{prefix[:-1]}{key}x", **given})
         unknown = tables.history.page(HistoryFilter(status=HistoryStatus.UNKNOWN)).items
@@ -474,10 +480,9 @@ class TestOpening:
     def test_missing_tables_are_made(self, azurite: AzuriteServer) -> None:
         names = EngineTables(f"dlq{free_port()}x{random.getrandbits(60)}", f"history{random.getrandbits(60)}")
         for _ in range(2):
-            opened = AzureTables.from_connection_string(azurite.connection_string, names)
-            assert opened.letters.page().items == []
-            assert opened.history.page().items == []
-            opened.close()
+            with made_tables(azurite.connection_string, names) as opened:
+                assert opened.letters.page().items == []
+                assert opened.history.page().items == []
 
     def test_a_missing_table_is_one_sentence(self, azurite: AzuriteServer) -> None:
         with TableServiceClient.from_connection_string(azurite.connection_string) as service:
@@ -496,20 +501,23 @@ class TestOpening:
     @pytest.mark.filterwarnings("ignore:Testing an element's truth value:DeprecationWarning")
     def test_a_refused_key_is_told_without_showing_it(self, azurite: AzuriteServer) -> None:
         wrong = azurite.connection_string.replace("AccountKey=Eby8", "AccountKey=AAAA")
-        with pytest.raises(ConfigurationError, match=r"was refused \(403") as refused:
-            AzureTables.from_connection_string(wrong)
+        with (
+            pytest.raises(ConfigurationError, match=r"was refused \(403") as refused,
+            made_tables(wrong, EngineTables()),
+        ):
+            raise AssertionError("not reached")
         assert KEY[4:] not in str(refused.value)
 
     def test_a_connection_string_that_is_none_is_told_without_showing_it(self) -> None:
         with pytest.raises(ConfigurationError, match="cannot be read") as refused:
-            AzureTables.from_connection_string("AccountKey=secret")
+            AzureStorage.from_connection_string("AccountKey=secret")
         assert "secret" not in str(refused.value)
         assert refused.value.__cause__ is None
 
     def test_an_account_that_is_away_is_unavailable(self, azurite: AzuriteServer) -> None:
         away = azurite.connection_string.replace(f":{azurite.table_port}", f":{free_port()}")
-        with pytest.raises(Unavailable):
-            AzureTables.from_connection_string(away)
+        with pytest.raises(Unavailable), made_tables(away, EngineTables()):
+            raise AssertionError("not reached")
 
 
 class WrongClock(SystemClock):
@@ -527,24 +535,16 @@ class TestTime:
             pending = add_letter(tables, item="m-2", last_failure_at=days_ago(89))
             entry = add_entry(tables)
             assert abs(entry.created_at - days_ago(0)) < timedelta(minutes=5)
-            assert opened.prune() == Pruned(history=0, dead_letters=0)
+            assert (tables.history.prune(), tables.letters.prune()) == (0, 0)
             assert tables.letters.expire(90, actor="eve") == 0
             resolved = tables.letters.resolve("hmac", pending.row_key, "done", "eve")
             assert resolved.resolved_at is not None
             assert abs(resolved.resolved_at - days_ago(0)) < timedelta(minutes=5)
 
     def test_the_first_call_of_all_asks_the_service_for_its_time(self, azurite: AzuriteServer) -> None:
-        with azure_tables(azurite.connection_string) as opened:
+        names = new_names()
+        with made_tables(azurite.connection_string, names) as opened:
             add_entry(Tables(opened.letters, opened.history), created_at=days_ago(89))
-            with TableServiceClient.from_connection_string(azurite.connection_string) as service:
-                again = AzureTables(service, opened.tables, clock=WrongClock())
-                assert again.history.prune() == 0
-
-
-def test_retention_is_the_tables(azurite: AzuriteServer) -> None:
-    with azure_tables(azurite.connection_string) as opened:
-        add_entry(Tables(opened.letters, opened.history), created_at=days_ago(10))
-        opened.tables = replace(opened.tables, retention_days=11)
-        assert opened.prune() == Pruned(0, 0)
-        opened.tables = replace(opened.tables, retention_days=9)
-        assert opened.prune() == Pruned(history=1, dead_letters=0)
+        with TableServiceClient.from_connection_string(azurite.connection_string) as service:
+            again = AzureTables(service, names, clock=WrongClock())
+            assert again.history.prune() == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.flow import Outcome
+from holdfast.engines.runner import Outcome
 from holdfast.records.dead_letters import LetterStatus
 from tests.engines.boundaries import (
     ATTEMPTS,

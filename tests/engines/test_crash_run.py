@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from holdfast import Holdfast
+from holdfast.engines.azure import AzureStorage
 from holdfast.engines.registry import EngineTablesConfig
 from holdfast.records.dead_letters import LetterFilter, LetterStatus
 from holdfast.records.history import HistoryFilter, HistoryStatus
@@ -58,7 +59,8 @@ class Run:
         if setting.connection_string is not None:
             suffix = uuid.uuid4().hex
             tables = EngineTablesConfig(dlq_table_name=f"dlq{suffix}", history_table_name=f"history{suffix}")
-            made = Holdfast(setting.url, app_name=setting.app_name)
+            account = AzureStorage.from_connection_string(setting.connection_string)
+            made = Holdfast(setting.url, app_name=setting.app_name, engine_queues=account, engine_tables=account)
             made.migrate()
             made.registry.init(tables)
             made._provider.dispose_all()

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.engines.flow import Outcome
-from holdfast.engines.table_records import TableRecords
+from holdfast.engines.ports import Ended
+from holdfast.engines.runner import Outcome
+from holdfast.engines.store import TableRecords
 from holdfast.records.dead_letters import LetterStatus
 from holdfast.records.history import HistoryStatus
-from tests.engines.places import Bench
+from tests.engines.places import Bench, MortalStore
 
 
 @pytest.fixture
@@ -24,6 +25,12 @@ def apart(bench: Bench) -> Bench:
     bench.lose_workers(1)
     bench.place.let_time_pass()
     return bench
+
+
+@pytest.fixture
+def first(apart: Bench) -> MortalStore:
+    """Return where the worker keeps its leases that is paused: meanwhile it extends none."""
+    return MortalStore(apart.place.documents())
 
 
 def paused(around: Callable[..., Any], meanwhile: Callable[[], None]) -> Callable[..., Any]:
@@ -39,35 +46,37 @@ def paused(around: Callable[..., Any], meanwhile: Callable[[], None]) -> Callabl
 
 
 def test_a_success_recorded_after_the_burial_withdraws_the_dead_letter(
-    apart: Bench, monkeypatch: pytest.MonkeyPatch
+    apart: Bench, first: MortalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bury() -> None:
+        first.is_dead = True
         apart.place.let_time_pass()
         assert apart.deliver() is Outcome.DEAD_LETTERED
         assert [letter.status for letter in apart.letters] == [LetterStatus.PENDING]
 
     monkeypatch.setattr(TableRecords, "record", paused(TableRecords.record, bury))
     told = Outcome.SUCCEEDED if apart.place.is_azure else Outcome.LOST  # the jobs' worker says that it came too late
-    assert apart.deliver() is told
+    assert apart.deliver(hf=apart.process(first)) is told
     only_the_success_counts(apart)
 
 
 def test_a_burial_beside_which_a_success_is_recorded_withdraws_its_dead_letter(
-    apart: Bench, monkeypatch: pytest.MonkeyPatch
+    apart: Bench, first: MortalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused_worker = apart.flow()
-    late = apart.next(paused_worker.queue)
-    apart.place.let_time_pass()
+    record, bury = TableRecords.record, TableRecords.bury
+    buried: list[Outcome] = []
 
-    def succeed() -> None:
-        monkeypatch.setattr(TableRecords, "withdraw", lambda records, message: None)  # it died before it could look
-        paused_worker.handle(late)
-        monkeypatch.undo()
+    def beside_the_burial(records: TableRecords, ended: Ended) -> None:
+        monkeypatch.setattr(TableRecords, "record", record)
+        monkeypatch.setattr(TableRecords, "bury", paused(bury, lambda: record(records, ended)))
+        first.is_dead = True
+        apart.place.let_time_pass()
+        buried.append(apart.deliver())
+        monkeypatch.setattr(TableRecords, "withdraw", lambda records, message: None)  # it dies before it can look
 
-    monkeypatch.setattr("holdfast.engines.invisible.KeptInvisible.extend", lambda kept: None)
-    monkeypatch.setattr(TableRecords, "bury", paused(TableRecords.bury, succeed))
-    queue = apart.queue
-    assert apart.flow(queue).handle(apart.next(queue)) is Outcome.DEAD_LETTERED
+    monkeypatch.setattr(TableRecords, "record", beside_the_burial)
+    apart.deliver(hf=apart.process(first))
+    assert buried == [Outcome.DEAD_LETTERED]
     only_the_success_counts(apart)
 
 

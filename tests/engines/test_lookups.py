@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.core.errors import AlreadyRunning
 from holdfast.engines.lookups import SuccessLookups
-from holdfast.jobs.model import Attempt, Claim, JobId
+from holdfast.engines.twins import Look
+from holdfast.jobs.model import Attempt, Claim, JobId, WorkerId
 from holdfast.records.history import SuccessKey
 from tests.clocks import SteppedClock
 
@@ -27,11 +28,11 @@ class Desk:
         self.lookups = SuccessLookups(self._find, self.clock)
         self._waiting: dict[Claim, Any] = {}
 
-    def _find(self, keys: Collection[SuccessKey]) -> set[SuccessKey]:
+    def _find(self, worker: WorkerId, keys: Collection[SuccessKey]) -> Look:
         self.asked.append(set(keys))
         found = self.history & set(keys)
         self.while_looking()
-        return found
+        return Look(found)
 
     def claim(self, number: int, business: str) -> None:
         running: Any = SimpleNamespace(claim=_claim(number), on_gone=None)
@@ -39,7 +40,7 @@ class Desk:
         self.lookups.expect([running], [_key(business)])
 
     def begin(self, number: int, business: str) -> bool:
-        return self.lookups.has_succeeded(_claim(number), _key(business))
+        return self.lookups.has_succeeded(WorkerId("w"), _claim(number), _key(business))
 
     def end(self, number: int, business: str | None = None) -> None:
         """Let a message go, with its success in the history if it is named."""
@@ -53,7 +54,7 @@ def _claim(number: int) -> Claim:
 
 
 def _key(business: str) -> SuccessKey:
-    return "hmac", "rotate", business
+    return SuccessKey("hmac", "rotate", business, "shop")
 
 
 @pytest.fixture

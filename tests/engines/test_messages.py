@@ -62,14 +62,17 @@ def test_what_is_left_out_is_the_same_at_every_delivery() -> None:
         ("[]", "a JSON list"),
         ('"text"', "a JSON str"),
         ("[" * 100_000, "nested too deeply|not JSON"),
-        ('{"messageId": 7}', "messageId must be a text"),
-        ('{"messageId": ""}', "messageId must be a text"),
-        ('{"correlationId": "' + "x" * 201 + '"}', "correlationId must be a text of 1 to 200"),
+        ('{"messageId": 7}', "messageId 7 cannot be used: it must be text"),
+        ('{"messageId": ""}', "messageId '' cannot be used: it is empty"),
+        (
+            '{"correlationId": "' + "x" * 201 + '"}',
+            "correlationId .* cannot be used: it has 201 characters",
+        ),
         ('{"engine": "No Engine"}', "may hold a-z"),
-        ('{"operation": null, "instanceId": []}', "instanceId must be a text"),
+        ('{"operation": null, "instanceId": []}', "instanceId .* cannot be used: it must be text, not list"),
         ('{"enqueuedAtUtc": "yesterday"}', "is not a time"),
         ('{"enqueuedAtUtc": 7}', "is not a time"),
-        ('{"messageId": "a\\u0000b"}', "no table takes"),
+        ('{"messageId": "a\\u0000b"}', "messageId .* cannot be used: it holds a NUL character"),
     ],
 )
 def test_what_is_no_message_is_told_in_one_sentence(body: str, told: str) -> None:

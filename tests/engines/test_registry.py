@@ -25,12 +25,12 @@ from holdfast.core.errors import (
     UnreadableStateError,
 )
 from holdfast.engines.registry import EngineTablesConfig, HeldRegistry, Registry, RegistryView
-from holdfast.state.documents import DocumentStore
-from holdfast.state.stores.blob import BlobDocumentStore
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.documents import DocumentStore
+from holdfast.lease.stores.blob import BlobDocumentStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from tests.components.processes import wait_until
 from tests.engines.registries import Place, opened
-from tests.state import faulty
+from tests.lease import faulty
 
 CONTENDERS = 50
 TABLES = EngineTablesConfig(storage_account_name="shopstorage", retention_days=7)

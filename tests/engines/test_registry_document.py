@@ -27,7 +27,7 @@ from holdfast.engines.registry_shape import (
     parse,
     tables_of,
 )
-from holdfast.state.document import render
+from holdfast.lease.document import render
 from tests.engines import registry_exploration
 from tests.engines.registry_exploration import Violation, explore
 
@@ -446,11 +446,12 @@ def test_the_schema_names_the_fields_of_the_document() -> None:
 
 
 def test_a_write_is_known_again_as_long_as_it_is_remembered() -> None:
-    document = doc.stamped(locked(), "mine")
-    made_on = document["registryVersion"] - 1
+    base = doc.initial()
+    mine, never_made = (doc.stamped(locked(), write_id) for write_id in ("mine", "never made"))
+    document = mine
     for number in range(doc.REMEMBERED_WRITES - 1):
         document = doc.stamped(doc.change(document, Holder("job-7"), {"a": number}, now=NOW), f"other {number}")
-        assert doc.knows_write(document, "mine", made_on)
-        assert doc.knows_write(document, "never made", made_on) is False
+        assert doc.has_landed(document, mine, base)
+        assert doc.has_landed(document, never_made, base) is False
     document = doc.stamped(doc.change(document, Holder("job-7"), {"a": 0}, now=NOW), "one more")
-    assert doc.knows_write(document, "mine", made_on) is None
+    assert doc.has_landed(document, mine, base) is None

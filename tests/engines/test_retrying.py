@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,10 @@ from holdfast.core.errors import (
     UnfinishedRetry,
 )
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.queues.protocol import MissingQueueError
 from holdfast.engines.retrying import SteppedRetries
+from holdfast.engines.runner import Outcome
 from holdfast.engines.tables.azure_table import AzureTable
 from holdfast.records import audit
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
@@ -157,7 +158,7 @@ def check_died_again(bench: Bench, letter: DeadLetter) -> None:
 
 def test_a_retried_message_that_dies_again_is_one_new_dead_letter_counted_afresh(bench: Bench) -> None:
     letter = dead_letter(bench)
-    bench.hf.putting_back.retry(letter, "anne")
+    bench.hf.redrive.retry(letter, "anne")
     bench.fails = fails_always
     assert bench.to_the_end() == [Outcome.RETRIED, Outcome.RETRIED, Outcome.DEAD_LETTERED]
     check_died_again(bench, letter)
@@ -230,7 +231,7 @@ def test_of_twins_one_is_not_buried_while_the_other_is_at_work(bench: Bench) -> 
 @pytest.mark.parametrize("place", SIMPLE_PLACES, indirect=True)
 def test_of_two_people_one_retries_and_the_other_gets_409(bench: Bench) -> None:
     letter = dead_letter(bench)
-    outcomes = at_once([partial(bench.hf.putting_back.retry, letter, name) for name in ("anne", "bert")])
+    outcomes = at_once([partial(bench.hf.redrive.retry, letter, name) for name in ("anne", "bert")])
     assert sorted(isinstance(outcome, Conflict) for outcome in outcomes) == [False, True]
     bench.to_the_end()
     check_retried_once(bench, letter)
@@ -304,9 +305,9 @@ def unchanged(bench: Bench, before: DeadLetter) -> bool:
 def test_a_letter_whose_copy_is_too_large_is_refused_before_anything_is_written(bench: Bench) -> None:
     large = large_letter(bench)
     with pytest.raises(MessageError, match="takes at most 65,536"):
-        bench.hf.putting_back.retry(large, "anne")
+        bench.hf.redrive.retry(large, "anne")
     assert unchanged(bench, large)
-    [told] = bench.hf.putting_back.retry_all(LetterFilter(engine=ENGINE), "anne")
+    [told] = bench.hf.redrive.retry_all(LetterFilter(engine=ENGINE), "anne")
     assert (told.count, len(told.refusals)) == (0, 1)
     assert unchanged(bench, large)
 
@@ -316,7 +317,7 @@ def test_a_letter_whose_queue_is_gone_is_refused_before_anything_is_written(benc
     gone = letter(engine=ENGINE, original_message="{}", original_queue="no-such-queue")
     assert bench.records.letters.add(gone)
     with pytest.raises(MissingQueueError, match="There is no queue 'no-such-queue'"):
-        bench.hf.putting_back.retry(gone, "anne")
+        bench.hf.redrive.retry(gone, "anne")
     assert unchanged(bench, gone)
 
 
@@ -325,7 +326,7 @@ def test_a_retry_that_was_begun_and_can_never_be_finished_says_how_to_settle_it(
     large = large_letter(bench)
     begun = bench.records.letters.begin_retry(ENGINE, large.row_key, "anne", "m-2")
     with pytest.raises(MessageError, match=r"was begun and cannot be finished.*dlq resolve --force"):
-        bench.hf.putting_back.retry(begun, "bert")
+        bench.hf.redrive.retry(begun, "bert")
     assert retries(bench).sweep(older_than_seconds=0) == 0
     with pytest.raises(Conflict, match="dlq resolve --force"):
         bench.hf.dead_letters.resolve(ENGINE, large.row_key, "by hand", "bert")
@@ -357,12 +358,12 @@ def test_a_retry_that_breaks_off_after_its_first_step_says_that_it_was_begun(
 def test_a_letter_of_an_engine_that_is_not_declared_is_refused(bench: Bench) -> None:
     found = dead_letter(bench)
     stepped = bench.hf.engines.retries
-    stepped._is_declared = lambda engine: False
+    stepped._owners = replace(stepped._owners, is_declared=lambda engine: False)
     with pytest.raises(ConfigurationError, match=f"has no engine '{ENGINE}'.*dlq resolve"):
         stepped.retry(found, "anne")
-    home = bench.hf.engines.home
+    home = bench.hf.engines.redrive
     if home is not None:
-        home._is_declared = lambda engine: False
+        home._owners = replace(home._owners, is_declared=lambda engine: False)
         with bench.hf.database.begin() as connection:
             [refusal] = home.put_back(connection, [found], "anne")
         assert "has no engine" in str(refusal)
@@ -374,7 +375,7 @@ def test_the_sweep_leaves_retries_of_engines_that_are_not_declared_to_others(
 ) -> None:
     kill_retry(bench, dead_letter(bench), "retry begun")
     stepped = retries(bench)
-    stepped._is_declared = lambda engine: False
+    stepped._owners = replace(stepped._owners, is_declared=lambda engine: False)
     assert stepped.sweep(older_than_seconds=0) == 0
     assert "cannot be finished" not in caplog.text
 
@@ -415,10 +416,10 @@ def test_a_retry_in_one_transaction_that_is_killed_has_not_happened(
     with monkeypatch.context() as patched:
         patched.setattr(DeadLetters, step, die)
         with pytest.raises(Killed):
-            bench.hf.putting_back.retry(letter, "anne")
+            bench.hf.redrive.retry(letter, "anne")
     assert bench.letters == [letter]
     assert bench.is_empty
-    bench.hf.putting_back.retry(letter, "bert")
+    bench.hf.redrive.retry(letter, "bert")
     bench.to_the_end()
     check_retried_once(bench, letter)
 
@@ -427,7 +428,7 @@ KILLED_INSIDE = """
 import os, signal, sys
 from holdfast import Holdfast
 from holdfast.records.dead_letters import DeadLetters
-hf = Holdfast(sys.argv[1])
+hf = Holdfast(sys.argv[1], app_name=sys.argv[2])
 hf.engine("hmac", queue="hmac-rotation-queue", operation="rotate")(lambda context, message: None)
 finish = DeadLetters.finish_retry
 def die(*given):
@@ -436,7 +437,7 @@ def die(*given):
     os.kill(os.getpid(), signal.SIGKILL)
 DeadLetters.finish_retry = die
 [letter] = hf.dead_letters.page().items
-hf.putting_back.retry(letter, "anne")
+hf.redrive.retry(letter, "anne")
 """
 
 
@@ -444,11 +445,11 @@ hf.putting_back.retry(letter, "anne")
 def test_a_retry_whose_process_is_killed_inside_the_transaction_has_not_happened(place: Place) -> None:
     bench = Bench(place)
     letter = dead_letter(bench)
-    with PythonWorker("-c", KILLED_INSIDE, place.url) as worker:
+    with PythonWorker("-c", KILLED_INSIDE, place.url, place.app_name) as worker:
         worker.wait_for_line("inside")
         assert worker.wait() == -9
     assert bench.letters == [letter]
     assert bench.is_empty
-    bench.hf.putting_back.retry(letter, "bert")
+    bench.hf.redrive.retry(letter, "bert")
     bench.to_the_end()
     check_retried_once(bench, letter)

@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.core.errors import AlreadyRunning, RegistryLocked
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.operations.protocol import HubUnavailable
 from holdfast.engines.queues.protocol import EngineQueue, Received
-from holdfast.state.documents import DocumentStore
+from holdfast.engines.runner import Outcome
+from holdfast.lease.documents import DocumentStore
 from tests.components.processes import PythonWorker, wait_until
 from tests.engines.driving import Killed, queue_of
 from tests.engines.places import ENGINE, Bench, MortalStore, Place
@@ -80,11 +80,12 @@ class Elsewhere:
     [
         ({"locks_registry": False}, "i-2", Outcome.SUCCEEDED),
         ({"locks_registry": False}, "i-1", Outcome.CONFLICT),
-        ({"locks_registry": True}, "i-2", Outcome.CONFLICT),
+        ({"locks_registry": True}, "i-2", Outcome.SUCCEEDED),
+        ({"locks_registry": "application"}, "i-2", Outcome.CONFLICT),
     ],
-    ids=["other instance", "same instance", "other instance, registry locked"],
+    ids=["other instance", "same instance", "other instance, its registry", "other instance, the application's"],
 )
-def test_instances_run_side_by_side_unless_they_lock_the_registry(
+def test_13_9_instances_run_side_by_side_unless_they_lock_the_applications_registry(
     place: Place, options: dict[str, Any], second: str, outcome: Outcome
 ) -> None:
     bench = Bench(place, singleton=True, **options)
@@ -354,7 +355,7 @@ def test_an_operation_that_cannot_be_started_now_is_not_counted(bench: Bench, re
 
 
 def test_a_409_leaves_the_message_as_it_was(singleton: Bench) -> None:
-    singleton.hf.registry.acquire("another", duration_seconds=50)
+    singleton.hf.registry.instance("i-1").acquire("another", duration_seconds=50)
     singleton.send(tag="kept", instanceId="i-1")
     queue = singleton.queue
     before = singleton.next(queue)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
-from holdfast.core.engine import use_wal
 from holdfast.core.errors import ConfigurationError, Conflict, NotFoundError
+from holdfast.database.pools import use_wal
 from holdfast.records.dead_letters import DeadLetter, LetterFilter, LetterStatus
 from holdfast.records.history import HistoryFilter, HistoryStatus
 from holdfast.records.row_keys import dead_letter_key
@@ -117,6 +117,7 @@ class TestAddingLetters:
             correlation_id="order 7/a",
             item_id="job-7",
             retried_as="m-2",
+            application="shop",
             retry_message_id="m-2",
             retry_begun_at=AMSTERDAM_NOON,
             retry_begun_by="eve",
@@ -195,11 +196,11 @@ class TestAddingLetters:
     @pytest.mark.parametrize(
         ("differences", "part"),
         [
-            ({"correlation_id": "c" * 201}, "at most 200"),
-            ({"correlation_id": "c\x00"}, "character that not every table takes"),
-            ({"correlation_id": "c\ud800"}, "character that not every table takes"),
+            ({"correlation_id": "c" * 201}, "200 are the most"),
+            ({"correlation_id": "c\x00"}, "holds a NUL character"),
+            ({"correlation_id": "c\ud800"}, "half of a surrogate pair"),
             ({"original_queue": ""}, "is empty"),
-            ({"engine": "e" * 151}, "at most 150"),
+            ({"engine": "e" * 151}, "150 are the most"),
             ({"last_failure_at": datetime(2026, 1, 1), "row_key": "r"}, "no time zone"),  # noqa: DTZ001 - that is the point
         ],
         ids=["long id", "NUL", "half a pair", "no queue", "long engine", "naive time"],
@@ -459,11 +460,13 @@ class TestGivingUpOnOne:
         assert tables.letters.get("hmac", new.row_key) == begun
 
     def test_what_was_given_up_on_is_forgotten_after_its_time(self, tables: Tables) -> None:
-        old, young = add_letter(tables, last_failure_at=days_ago(91)), add_letter(tables, last_failure_at=days_ago(89))
-        for one in (old, young):
-            tables.letters.expire_one("hmac", one.row_key, "too late", "eve")
+        given_up = {"status": LetterStatus.EXPIRED, "last_failure_at": days_ago(400), "resolved_by": "eve"}
+        add_letter(tables, item="m-1", **given_up, resolved_at=days_ago(91))
+        young = add_letter(tables, item="m-2", **given_up, resolved_at=days_ago(89))
+        now = add_letter(tables, item="m-3", last_failure_at=days_ago(400))
+        tables.letters.expire_one("hmac", now.row_key, "too late", "eve")
         assert tables.letters.prune() == 1
-        assert [left.row_key for left in tables.letters.page().items] == [young.row_key]
+        assert {left.row_key for left in tables.letters.page().items} == {young.row_key, now.row_key}
 
     def test_an_unknown_letter_is_told(self, tables: Tables) -> None:
         for key in ("m-9", "m/9", "m\x009"):
@@ -549,6 +552,16 @@ class TestRetrying:
                 ]
             )
             assert len([one for one in outcomes if isinstance(one, Conflict)]) == 1
+
+    def test_notes_that_are_too_long_are_refused_and_not_cut(self, tables: Tables) -> None:
+        new = add_letter(tables)
+        with pytest.raises(ConfigurationError, match=r"Notes of 100,001 characters are too long: 100,000 is the most"):
+            tables.letters.resolve("hmac", new.row_key, "n" * 100_001, "eve")
+        assert tables.letters.get("hmac", new.row_key) == new
+        longest = "n" * 100_000
+        assert tables.letters.resolve("hmac", new.row_key, longest, "eve").resolution_notes == longest
+        with pytest.raises(ConfigurationError, match="too long"):
+            tables.letters.reopen("hmac", new.row_key, "n" * 100_001, "eve")
 
     def test_who_resolves_during_a_retry_is_told_and_may_insist(self, tables: Tables) -> None:
         new = add_letter(tables, last_failure_at=days_ago(9))
@@ -716,6 +729,18 @@ class TestHistory:
         assert tables.history.succeeded("hmac", "rotate", "c") == last
         assert tables.history.succeeded("hmac", "rotate", "c\x00") is None
 
+    def test_13_9_a_success_is_that_of_its_application_and_one_without_any_is_everyones(self, tables: Tables) -> None:
+        add_entry(tables, correlation_id="c", application="b")
+        assert tables.history.succeeded("hmac", "rotate", "c", "a") is None
+        own = add_entry(tables, correlation_id="c", application="a")
+        assert tables.history.succeeded("hmac", "rotate", "c", "a") == own
+        assert tables.history.of_correlation("hmac", "c", application="a") == [own]
+        before = add_entry(tables, correlation_id="c")
+        assert tables.history.succeeded("hmac", "rotate", "c", "a") == before
+        assert tables.history.of_correlation("hmac", "c", application="a") == [own, before]
+        assert tables.history.page(HistoryFilter(correlation_id="c", application="c")).items == [before]
+        assert tables.history.succeeded("hmac", "rotate", "c", "a\x00") is None
+
     def test_what_belongs_together_is_found_oldest_first(self, tables: Tables) -> None:
         first = add_entry(tables, correlation_id="order-7", status=HistoryStatus.FAILED)
         add_entry(tables, correlation_id="order-8")
@@ -738,9 +763,9 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("differences", "part"),
         [
-            ({"correlation_id": "c" * 201}, "at most 200"),
+            ({"correlation_id": "c" * 201}, "200 are the most"),
             ({"correlation_id": ""}, "is empty"),
-            ({"operation": "o\x00"}, "character that not every table takes"),
+            ({"operation": "o\x00"}, "holds a NUL character"),
             ({"created_at": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is the point
         ],
         ids=["long id", "no id", "NUL", "naive time"],

@@ -10,8 +10,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.core.errors import NotFoundError
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.runner import Outcome
 from tests.engines.driving import Driven, Killed
 from tests.engines.places import Bench, Place
 
@@ -59,10 +59,10 @@ def test_every_slot_is_one_message(timed: Timed) -> None:
     for _ in range(2):
         timed.place.clock.advance(3600)
         assert [timed.hf.engines.tick("health") for _ in range(3)] == [1, 0, 0]
-    timed.to_the_end()
-    first, second = sorted(timed.messages, key=lambda message: message.message_id)
+        assert timed.to_the_end() == [Outcome.SUCCEEDED]
+    first, second = timed.messages
     assert first.payload == {"scheduledFor": "2026-01-01T01:00:00+00:00"}
-    assert second.message_id == "health/check-20260101T020000Z"
+    assert second.message_id == f"{timed.place.app_name}/health/check-20260101T020000Z"
     assert first.correlation_id != second.correlation_id
 
 
@@ -120,7 +120,7 @@ def test_a_tick_is_counted_retried_and_buried_like_any_message(timed: Timed) -> 
     driven = Driven(hf, "health")
     assert [driven.handle(timed.bench.next(driven.queue)) for _ in range(2)] == [Outcome.RETRIED, Outcome.DEAD_LETTERED]
     [letter] = hf.dead_letters.page().items
-    assert (letter.engine, letter.correlation_id) == ("health", "health/check-20260101T010000Z")
+    assert (letter.engine, letter.correlation_id) == ("health", f"{timed.place.app_name}/health/check-20260101T010000Z")
 
 
 def test_an_engine_that_is_not_declared_has_no_timer(timed: Timed) -> None:

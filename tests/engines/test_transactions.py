@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from holdfast.core.errors import Ambiguous, ConfigurationError
+from holdfast.core.errors import Ambiguous, ConfigurationError, UndoneError
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.runner import Outcome
+from holdfast.jobs import model
 from holdfast.runtime.transaction import ENDED, HandlerTransaction
 from tests.engines.conftest import open_place
 from tests.engines.places import ENGINE, Bench, Place
 from tests.engines.queues import free_what_the_dead_held
+from tests.jobs.failover import read_only
 
 DATABASES = [
     "sqlite",
@@ -210,3 +212,51 @@ def test_where_the_tables_are_elsewhere_there_is_none_and_the_error_says_why(pla
 def test_other_places_have_none() -> None:
     with pytest.raises(ConfigurationError, match=r"context\.transaction is not available"):
         _ = EngineContext(engine="e", operation="o", message_id="m", instance_id="i").transaction
+
+
+def end_session(context: EngineContext) -> None:
+    """Let the database undo the transaction: its server ends the session, or the file takes no writes."""
+    match context.transaction.dialect.name:
+        case "postgresql":
+            context.transaction.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        case _:
+            context.transaction.execute(text("KILL CONNECTION_ID()"))
+
+
+def test_14_8_what_the_database_undid_is_no_attempt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "UNDONE_SECONDS", 0.001)
+    counts: list[int] = []
+
+    def work(context: EngineContext, message: EngineMessage) -> dict[str, int]:
+        counts.append(context.attempt)
+        if bench.place.kind == "sqlite" and len(counts) == 1:
+            with read_only("sqlite://"):
+                return insert(context, message)
+        done = insert(context, message)
+        if len(counts) == 1:
+            end_session(context)
+        return done
+
+    bench.work = work
+    assert bench.deliver() is Outcome.UNDONE
+    assert (bench.history, effects(bench)) == ([], 0)
+    assert bench.to_the_end()[-1] is Outcome.SUCCEEDED
+    assert (counts, effects(bench), bench.statuses) == ([1, 1], 1, ["Succeeded"])
+
+
+def test_14_8_a_conflict_at_commit_is_no_attempt_but_counts_in_the_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "UNDONE_SECONDS", 0.001)
+    monkeypatch.setattr(model, "MOST_UNDONE", 2)
+    committed, refusals = HandlerTransaction._commit, iter(range(3))
+
+    def commit(self: HandlerTransaction) -> None:
+        if next(refusals, None) is None:
+            return committed(self)
+        self.close()
+        raise UndoneError("the database refused the commit, and nothing was kept: a conflict.")
+
+    monkeypatch.setattr(HandlerTransaction, "_commit", commit)
+    assert bench.to_the_end() == [Outcome.UNDONE, Outcome.UNDONE, Outcome.RETRIED, Outcome.SUCCEEDED]
+    assert (effects(bench), bench.statuses) == (1, ["Failed", "Succeeded"])

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import DbConnectionError, Unavailable
+from holdfast.core.errors import DbConnectionError, Unavailable, WorkerDiedError
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.queues.protocol import EngineQueue
+from holdfast.engines.runner import Outcome
 from holdfast.engines.worker import EngineWorker
-from holdfast.jobs.worker import JobWorker, WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
+from holdfast.jobs.worker import JobWorker
 from holdfast.runtime.housekeeping import Housekeeping
 from holdfast.runtime.supervisor import Part, Supervisor, WorkerPart
 from tests.components.processes import wait_until
@@ -45,26 +46,35 @@ class Gate:
 def running(bench: Bench, stop: threading.Event, worker: Part, drain_seconds: float = 600.0) -> Iterator[list[bool]]:
     """Run a worker beside the block, its time passing by itself; in the end it is stopped."""
     finished: list[bool] = []
-    is_over = threading.Event()
     parts: list[Part] = [worker, Housekeeping(bench.hf.engines.chores(), stop, clock=bench.place.clock)]
     supervisor = Supervisor(parts, stop, clock=bench.place.clock, drain_seconds=drain_seconds)
     thread = threading.Thread(target=lambda: finished.append(supervisor.run()))
+    with passing_time(bench):
+        thread.start()
+        try:
+            yield finished
+        finally:
+            stop.set()
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def passing_time(bench: Bench) -> Iterator[None]:
+    """Let the time of a bench pass beside the block."""
+    is_over = threading.Event()
 
     def pass_time() -> None:
         while not is_over.wait(0.005):
             bench.place.clock.advance(0.25)
 
     timer = threading.Thread(target=pass_time)
-    thread.start()
     timer.start()
     try:
-        yield finished
+        yield
     finally:
-        stop.set()
-        thread.join(60)
         is_over.set()
         timer.join(60)
-        assert not thread.is_alive()
 
 
 def worker_of(bench: Bench, drain_seconds: float = 600.0) -> tuple[threading.Event, Part]:
@@ -138,6 +148,19 @@ def test_a_singleton_that_outlives_the_drain_leaves_nothing_locked(singleton: Be
 
 
 @pytest.mark.parametrize("place", AZURE, indirect=True)
+def test_a_receiver_that_dies_is_a_part_that_died(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> None:
+        raise SystemExit("planted")
+
+    _, worker = worker_of(bench)
+    assert isinstance(worker, EngineWorker)
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    monkeypatch.setattr(worker._works[0].queue, "receive", die)
+    with passing_time(bench), pytest.raises(WorkerDiedError, match=f"lost what receives for {ENGINE}"):
+        worker.run()
+
+
+@pytest.mark.parametrize("place", AZURE, indirect=True)
 @pytest.mark.parametrize("step", ["receive", "delete", "extend"])
 def test_errors_of_the_queue_do_not_end_the_worker(place: Place, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(place, max_retry_attempts=1000)
@@ -154,7 +177,8 @@ def test_errors_of_the_queue_do_not_end_the_worker(place: Place, step: str, monk
         return done(*given)
 
     def has_succeeded() -> bool:
-        bench.place.let_time_pass(1.0)  # so that the message comes again
+        if not worker._deliveries:  # one that is at work would be taken from it again and again
+            bench.place.let_time_pass(1.0)  # so that the message comes again
         return bench.ends() == ["Succeeded"] and len(failed) == 2
 
     monkeypatch.setattr(queue, step, fail_twice)

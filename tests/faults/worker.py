@@ -12,9 +12,9 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from holdfast import Holdfast, PollContext, RowChange
+from holdfast.lease.documents import ETag, Written
+from holdfast.lease.stores.sql import SqlDocumentStore
 from holdfast.runtime.keeper import Kept
-from holdfast.state.documents import ETag, Written
-from holdfast.state.stores.sql import SqlDocumentStore
 
 EFFECT = text("INSERT INTO effects (trigger_name, order_id, token) VALUES (:trigger_name, :order_id, :token)")
 

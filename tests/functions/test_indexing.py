@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import azure.functions as func
 
 from holdfast import DbBindings, SqlAlchemySource, StateStore
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 
 if TYPE_CHECKING:
     from holdfast import DbOut, PollContext, RowChange
@@ -174,7 +174,7 @@ def test_the_files_of_an_app_fit_together(app: Path) -> None:
 @by_name
 def test_the_requirements_of_an_app_exist_and_are_those_the_tests_ran_with(app: Path) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    locked = {Requirement(line).name for line in LOCK.read_text().splitlines() if not line.startswith("#")}
+    locked = {pinned.group(1) for pinned in re.finditer(r"^([\w.-]+)==", LOCK.read_text(), re.MULTILINE)}
     for line in (app / "requirements.txt").read_text().splitlines():
         requirement = Requirement(line)
         if requirement.name == project["name"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +11,21 @@ from sqlalchemy import text
 from sqlalchemy.engine import Engine
 
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
-from holdfast.core.migrations import migrate
-from holdfast.jobs.model import ClaimedJob, Enqueued, JobId, NewJob, WorkerId
+from holdfast.database.migrations import migrate
+from holdfast.database.pools import EngineProvider
+from holdfast.jobs.model import ClaimedJob, Enqueued, JobId, NewJob, Suspect, WorkerId
 from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
+from holdfast.jobs.store import job_store
 from holdfast.jobs.stores.base import SqlJobStore
-from holdfast.jobs.stores.choose import job_store
+from holdfast.records.failure_text import words_of
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
 
 ANNE = WorkerId("anne")
 BERT = WorkerId("bert")
+_WIDEN = {
+    "postgresql": "ALTER TABLE holdfast_topics ALTER max_running TYPE text",
+    "mysql": "ALTER TABLE holdfast_topics MODIFY max_running VARCHAR(20)",
+}
 
 
 @dataclass
@@ -66,13 +71,30 @@ class Queue:
 
     def claim_suspect(self, worker: WorkerId = ANNE) -> ClaimedJob:
         """Claim the suspect that has waited longest."""
-        found = self.store.claim_suspect(worker, lambda topic, operation: True)
+        found = next_suspect(self.store, worker)
         assert found is not None
         return found.job
 
     def step(self, seconds: float) -> None:
         """Let the database's time, as the statements are told it, go on."""
         self.ahead_seconds += seconds
+
+    def expire(self, job_id: JobId, attempt: int) -> None:
+        """Let the lease of this attempt have run out, as often as a beat has extended it meanwhile."""
+        ends = text(
+            "UPDATE holdfast_jobs SET lease_until = started_at "
+            "WHERE id = :id AND attempt = :attempt AND status = 'running'"
+        )
+        with self.engine.begin() as connection:
+            connection.execute(ends, {"id": job_id, "attempt": attempt})
+
+    def spoil_limit(self, topic: str) -> None:
+        """Make the limit of a topic what no worker can read."""
+        dialect = self.engine.dialect.name
+        with self.engine.begin() as connection:
+            if dialect in _WIDEN:  # SQLite takes any text
+                connection.exec_driver_sql(_WIDEN[dialect])
+            connection.execute(text("UPDATE holdfast_topics SET max_running = 'spoilt' WHERE topic = :t"), {"t": topic})
 
     def status(self, job_id: JobId) -> str | None:
         found = self.store.get(job_id)
@@ -90,8 +112,23 @@ class Queue:
         return self.rows("SELECT * FROM holdfast_dead_letters ORDER BY row_key")
 
     def rows(self, sql: str, **values: object) -> list[dict[str, Any]]:
+        """Return rows as they are stored, but errors without the tracebacks behind them."""
         with self.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(text(sql), values).mappings()]
+            found = [dict(row) for row in connection.execute(text(sql), values).mappings()]
+        texts = ("error", "error_message", "last_error")
+        return [row | {name: words_of(row[name]) for name in texts if row.get(name)} for row in found]
+
+
+def any_operation(topic: str, operation: str) -> bool:
+    return True
+
+
+def next_suspect(
+    store: SqlJobStore, worker: WorkerId, can_run: Callable[[str, str], bool] = any_operation
+) -> Suspect | None:
+    """Claim the suspect that has waited longest of those that can begin, as a worker does."""
+    claimed = (store.claim_suspect(worker, waiting) for waiting in store.suspects(can_run))
+    return next((suspect for suspect in claimed if suspect is not None), None)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from holdfast.jobs.grpc.client import RemoteQueue, RemoteWorker, remote_job
 from holdfast.jobs.grpc.connection import RemoteConnection
 from holdfast.jobs.grpc.security import ClientTls, ServerTls, Tokens
 from holdfast.jobs.grpc.server import JobsServer, ServerSettings
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
 from tests.components.ports import HOST, free_port
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue
@@ -208,6 +208,8 @@ class Stream:
         worker: str = "w",
         topics: Sequence[str] = ("email",),
         operations: Sequence[wire.Operations] = (),
+        *,
+        tests_suspects: bool = False,
     ) -> None:
         self.worker = worker
         self.assignments: list[wire.JobAssignment] = []
@@ -215,7 +217,8 @@ class Stream:
         self.error: Any = None
         self._outbox: list[wire.WorkerMessage | None] = []
         self._news = threading.Condition()
-        self.send(wire.WorkerMessage(start=wire.Start(worker=worker, topics=topics, operations=operations)))
+        start = wire.Start(worker=worker, topics=topics, operations=operations, tests_suspects=tests_suspects)
+        self.send(wire.WorkerMessage(start=start))
         self._call = connection.stub.StreamJobs(self._messages(), metadata=connection.metadata)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -270,3 +273,8 @@ def report(assignment: wire.JobAssignment, **result: Any) -> wire.Report:
     """Return a report about an assignment: a success unless told otherwise."""
     result = result or {"succeeded": wire.Succeeded()}
     return wire.Report(job_id=assignment.job_id, attempt=assignment.attempt, receipt=assignment.receipt, **result)
+
+
+def held(assignment: wire.JobAssignment, **said: Any) -> wire.HeldJob:
+    """Return a beat for an assignment."""
+    return wire.HeldJob(job_id=assignment.job_id, attempt=assignment.attempt, receipt=assignment.receipt, **said)

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import text
 
 from holdfast import ConfigurationError, Discard, Holdfast, JobContext, JobStatus
-from holdfast.app import MIGRATIONS
 from holdfast.jobs.model import TopicLimits
 from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.schema import MIGRATIONS
 from tests.components.processes import wait_until
 
 
-@pytest.fixture(params=["sqlite_url", "postgres_url", "mariadb_url"])
+@pytest.fixture(params=["empty_sqlite_url", "empty_postgres_url", "empty_mariadb_url"])
 def hf(request: pytest.FixtureRequest) -> Iterator[Holdfast]:
     app = Holdfast(request.getfixturevalue(request.param))
     yield app
@@ -170,13 +170,13 @@ def test_tables_of_a_newer_version_are_refused(hf: Holdfast) -> None:
     hf.job(topic="mail", name="a")(lambda: None)
     hf.migrate()
     with hf.database.begin() as connection:
-        connection.execute(text("INSERT INTO holdfast_migrations (number, name) VALUES (99, 'from the future')"))
-    with pytest.raises(ConfigurationError, match=r"newer Holdfast \(0099 from the future\)\. Upgrade this one"):
+        connection.execute(text("INSERT INTO holdfast_migrations (number, name, needs) VALUES (99, 'later', 99)"))
+    with pytest.raises(ConfigurationError, match=r"0099 later"):
         hf.run(handle_signals=False)
 
 
-def test_jobs_need_no_state_documents_in_the_database(sqlite_url: str) -> None:
-    hf = Holdfast(sqlite_url, state=MemoryDocumentStore())
+def test_jobs_need_no_state_documents_in_the_database(empty_sqlite_url: str) -> None:
+    hf = Holdfast(empty_sqlite_url, state=MemoryDocumentStore())
     assert hf.migrate() == []
     job = hf.job(topic="mail", name="a")(lambda: None)
     steps = (*RECORD_MIGRATIONS, *JOB_MIGRATIONS)

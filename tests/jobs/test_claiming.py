@@ -11,9 +11,8 @@ from holdfast.core.errors import Unavailable
 from holdfast.jobs.claiming import Claiming
 from holdfast.jobs.model import Attempt, ClaimedJob, JobId, Wanted, WorkerId
 from holdfast.jobs.outcomes import Snooze
-from holdfast.jobs.settings import limits_of
+from holdfast.jobs.settings import WorkerSettings, limits_of
 from holdfast.jobs.telemetry import WorkerTelemetry
-from holdfast.jobs.worker import WorkerSettings
 from tests.clocks import SteppedClock
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue
@@ -46,6 +45,9 @@ class TroubledStore:
 
     def claim_limited(self, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> list[ClaimedJob]:
         return self._answer(topic)
+
+    def rate_opens_in(self, topic: str) -> float | None:
+        return None
 
     def limited_topics(self) -> list[str]:
         if "topics" in self.trouble:
@@ -104,10 +106,9 @@ def test_it_is_told_once_that_it_fails_and_once_that_it_works(caplog: pytest.Log
         for _ in range(20):
             bench.claim()
             bench.clock.advance(1)
-    assert [record.getMessage() for record in caplog.records] == [
-        "Claiming jobs of the limited topic 'bad' did not work and is tried again: busy",
-        "Claiming jobs of the limited topic 'bad' works again",
-    ]
+    failing, working = [record.getMessage() for record in caplog.records]
+    assert failing.startswith("Claiming jobs of the limited topic 'bad' did not work and is tried again: Unavailable")
+    assert working == "Claiming jobs of the limited topic 'bad' works again"
 
 
 def test_limited_topics_are_remembered_while_they_cannot_be_read() -> None:
@@ -132,7 +133,7 @@ def test_a_worker_runs_the_other_topics_while_one_fails(queue: Queue, monkeypatc
     failed: list[str] = []
 
     def troubled(store: object, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int) -> object:
-        if topic == "bad" and len(failed) < 8:
+        if topic == "bad" and len(failed) < 5:
             failed.append(topic)
             raise KeyError("limit")
         return whole(queue.store, worker, topic, operations, capacity)

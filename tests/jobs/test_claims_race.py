@@ -37,7 +37,7 @@ from holdfast.jobs.model import (
 from holdfast.jobs.stores import base, portable
 from holdfast.jobs.stores.sessions import prepare_engine
 from tests.components.processes import wait_until
-from tests.jobs.queues import ANNE, Queue
+from tests.jobs.queues import ANNE, Queue, next_suspect
 
 Answer = TypeVar("Answer")
 JOBS = 240
@@ -99,7 +99,7 @@ class Worker:
     def _round(self) -> int:
         repeated(self._store.promote)
         jobs = repeated(lambda: self._store.claim(self._id, {"email": ["send"]}, 7))
-        suspect = repeated(lambda: self._store.claim_suspect(self._id, lambda topic, operation: True))
+        suspect = repeated(lambda: next_suspect(self._store, self._id))
         jobs += [suspect.job] if suspect is not None else []
         self._account.claimed += [job.claim for job in jobs]
         if jobs:

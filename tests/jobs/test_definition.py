@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from holdfast import Holdfast
-from holdfast.core.engine import writing
 from holdfast.core.errors import ConfigurationError, PayloadError
+from holdfast.database.pools import writing
 from holdfast.jobs.correlation import current_correlation_id
 from holdfast.jobs.definition import BoundJob, JobDefinition, JobSettings, limits_of
 from holdfast.jobs.model import ClaimedJob, TopicLimits
@@ -282,7 +282,8 @@ class TestRefusals:
             ({"unique_key": "x" * 201}, "it has 201 characters, and 200 are the most"),
             ({"key": ""}, "key '' cannot be used: it is empty"),
             ({"key": 7}, "key 7 cannot be used: it must be text, not int"),
-            ({"correlation_id": "a\x00"}, "it holds control characters"),
+            ({"correlation_id": "a\x00"}, "it holds a NUL character"),
+            ({"correlation_id": "a\n"}, "it holds control characters"),
             ({"instance_id": "x" * 201}, "instance_id 'xxx.* cannot be used"),
             ({"tags": "a"}, "tags must be a list of texts, not str"),
             ({"tags": {"a"}}, "tags must be a list of texts, not set"),

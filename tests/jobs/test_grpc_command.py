@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.jobs_server import _serve
 from holdfast.cli.main import run_command
 from holdfast.core.bearer import token_hash
+from holdfast.core.errors import WorkerDiedError
 from holdfast.jobs.grpc.client import RemoteQueue
+from holdfast.jobs.grpc.server import JobsServer
+from holdfast.jobs.grpc.watch import Watch
+from holdfast.jobs.watchdog import Watchdog
+from holdfast.runtime.housekeeping import Chore
 from tests.components.processes import PythonWorker
 from tests.jobs.queues import open_queue
-from tests.jobs.remote import TOKEN, Authority
+from tests.jobs.remote import QUICK_SERVER, TOKEN, Authority
 
 APP = """
 import os
@@ -67,6 +73,36 @@ def test_the_command_serves_until_it_is_told_to_stop(directory: Path, sqlite_url
         assert "Stopped. Workers keep what they hold" in process.output
 
 
+class Counting:
+    """Something that the server does now and then."""
+
+    def tick(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("lost", "owner", "step"),
+    [
+        ("the promoter", Watch, "_promoted"),
+        ("housekeeping", Counting, "tick"),
+        ("the watchdog", Watchdog, "reap"),
+    ],
+)
+def test_a_server_that_loses_a_part_ends_and_says_which(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, lost: str, owner: type, step: str
+) -> None:
+    def die(*_: object) -> None:
+        raise SystemExit("planted")
+
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    with open_queue(sqlite_url) as queue:
+        monkeypatch.setattr(owner, step, die)
+        chores = [Chore("counting", Counting().tick, 60)]
+        server = JobsServer(queue.store, "127.0.0.1:0", settings=QUICK_SERVER, chores=chores)
+        with pytest.raises(WorkerDiedError, match=f"The server has lost {lost}"):
+            _serve(server, "127.0.0.1:0", 1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -93,8 +129,8 @@ def test_a_server_that_would_be_open_or_half_configured_does_not_start(
 
 
 def test_missing_tables_are_told(
-    directory: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, empty_sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("QUEUE_URL", sqlite_url)
+    monkeypatch.setenv("QUEUE_URL", empty_sqlite_url)
     assert run_command(["jobs-server", "remote_app_under_test:hf"]) == 2
     assert "holdfast migrate" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.components.processes import REPOSITORY
 
 PACKAGE = Path("holdfast/jobs/grpc")
-GENERATED = ("holdfast_jobs_pb2.py", "holdfast_jobs_pb2.pyi", "holdfast_jobs_pb2_grpc.py")
+GENERATED = ("holdfast_jobs_pb2.py", "holdfast_jobs_pb2.pyi")
 PROTO = REPOSITORY / "src" / PACKAGE / "holdfast_jobs.proto"
 
 

@@ -18,7 +18,7 @@ from holdfast.jobs.grpc.server import ServerSettings
 from holdfast.jobs.model import JobId, TopicLimits
 from tests.components.processes import wait_until
 from tests.jobs.queues import ANNE, Queue, open_queue
-from tests.jobs.remote import Remote, Stream, report
+from tests.jobs.remote import Remote, Stream, held, report
 
 KIB = 1024
 
@@ -87,7 +87,7 @@ def test_a_report_without_an_attempt_is_invalid(
     request = wire.ReportResultsRequest(worker="w", reports=[report(assignment), bad])
     code, details = refusal(connection, "ReportResults", request)
     assert (code, details.startswith(f"reports[1], job {job.id}")) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-    beat = wire.HeartbeatRequest(worker="w", jobs=[wire.HeldJob(job_id=job.id, **attempt)])
+    beat = wire.HeartbeatRequest(worker="w", jobs=[wire.HeldJob(job_id=job.id, receipt="of another", **attempt)])
     assert refusal(connection, "Heartbeat", beat)[0] is grpc.StatusCode.INVALID_ARGUMENT
     assert queue.status(job.id) == "running"
 
@@ -95,7 +95,7 @@ def test_a_report_without_an_attempt_is_invalid(
 def test_a_stale_report_changes_nothing_and_says_so(connection: RemoteConnection, queue: Queue) -> None:
     job = queue.add()
     [assignment] = assigned(connection)
-    queue.step(60)
+    queue.expire(job.id, 1)
     wait_until(lambda: queue.status(job.id) != "running", "the watchdog")
     code, details = refusal(connection, "ReportResult", wire.ReportResultRequest(worker="w", report=report(assignment)))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -104,11 +104,12 @@ def test_a_stale_report_changes_nothing_and_says_so(connection: RemoteConnection
     assert queue.history() == []
 
 
-def test_another_workers_report_is_stale(connection: RemoteConnection, queue: Queue) -> None:
+def test_another_workers_receipt_is_no_good(connection: RemoteConnection, queue: Queue) -> None:
     queue.add()
     [assignment] = assigned(connection)
     request = wire.ReportResultRequest(worker="someone-else", report=report(assignment))
-    assert refusal(connection, "ReportResult", request)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert refusal(connection, "ReportResult", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert queue.status(JobId(assignment.job_id)) == "running"
 
 
 def test_a_remote_worker_cannot_pass_for_one_beside_the_database(connection: RemoteConnection, queue: Queue) -> None:
@@ -116,14 +117,15 @@ def test_a_remote_worker_cannot_pass_for_one_beside_the_database(connection: Rem
     job = queue.claim_one(ANNE)
     stolen = wire.Report(job_id=job.id, attempt=job.attempt, receipt="0:x", succeeded=wire.Succeeded())
     request = wire.ReportResultRequest(worker=ANNE, report=stolen)
-    assert refusal(connection, "ReportResult", request)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert refusal(connection, "ReportResult", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
     assert queue.status(job.id) == "running"
 
 
 def test_a_batch_is_judged_report_by_report(connection: RemoteConnection, queue: Queue) -> None:
     jobs = [queue.add() for _ in range(5)]
     good, stale, failed, put_back, cancelled = assigned(connection, 5)
-    stale.attempt = 9
+    later = report(stale, put_back=wire.PutBack(seconds=60))
+    call(connection, "ReportResult", wire.ReportResultRequest(worker="w", report=later))
     queue.store.cancel([JobId(cancelled.job_id)], "enough")
     reports = [
         report(good, succeeded=wire.Succeeded(output='{"n": 1}')),
@@ -135,7 +137,7 @@ def test_a_batch_is_judged_report_by_report(connection: RemoteConnection, queue:
     answer = call(connection, "ReportResults", wire.ReportResultsRequest(worker="w", reports=reports))
     assert [outcome.is_accepted for outcome in answer.outcomes] == [True, False, True, True, True]
     assert [outcome.status for outcome in answer.outcomes] == ["", "", "dead", "", ""]
-    assert [queue.status(job.id) for job in jobs] == [None, "running", "dead", "scheduled", "cancelled"]
+    assert [queue.status(job.id) for job in jobs] == [None, "scheduled", "dead", "scheduled", "cancelled"]
     assert queue.dead_letters()[0]["error_message"] == "no\N{REPLACEMENT CHARACTER}"
 
 
@@ -147,7 +149,7 @@ def test_a_success_may_be_reported_again_until_it_is_answered(connection: Remote
         assert call(connection, "ReportResult", request).outcome.is_accepted
     assert len(queue.history()) == 1
     request.report.attempt = 2
-    assert refusal(connection, "ReportResult", request)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert refusal(connection, "ReportResult", request)[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_unique_key_outlives_a_remote_success(connection: RemoteConnection, queue: Queue) -> None:
@@ -184,10 +186,12 @@ def test_a_report_that_cannot_be_is_refused(
     assert queue.status(JobId(assignment.job_id)) == "running"
 
 
-def test_a_report_must_say_how_the_attempt_ended(connection: RemoteConnection) -> None:
-    request = wire.ReportResultRequest(worker="w", report=wire.Report(job_id=5, attempt=1))
-    code, details = refusal(connection, "ReportResult", request)
-    assert (code, "job 5 does not say how" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+def test_a_report_must_say_how_the_attempt_ended(connection: RemoteConnection, queue: Queue) -> None:
+    job = queue.add()
+    [assignment] = assigned(connection)
+    unsaid = wire.Report(job_id=job.id, attempt=1, receipt=assignment.receipt)
+    code, details = refusal(connection, "ReportResult", wire.ReportResultRequest(worker="w", report=unsaid))
+    assert (code, f"job {job.id} does not say how" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
 def test_two_reports_of_one_claim_are_refused(connection: RemoteConnection, queue: Queue) -> None:
@@ -212,30 +216,29 @@ def test_a_beat_tells_what_is_held_what_is_lost_and_what_is_cancelled(
 ) -> None:
     for _ in range(3):
         queue.add(lease_seconds=30)
-    held, lost, cancelled = assigned(connection, 3)
+    kept, lost, cancelled = assigned(connection, 3)
+    call(connection, "ReportResult", wire.ReportResultRequest(worker="w", report=report(lost)))
     queue.store.cancel([JobId(cancelled.job_id)], "enough")
-    before = queue.column(JobId(held.job_id), "lease_until")
-    jobs = [
-        wire.HeldJob(job_id=held.job_id, attempt=1, progress='{"done": 3}'),
-        wire.HeldJob(job_id=lost.job_id, attempt=7),
-        wire.HeldJob(job_id=cancelled.job_id, attempt=1),
-    ]
+    before = queue.column(JobId(kept.job_id), "lease_until")
+    jobs = [held(kept, progress='{"done": 3}'), held(lost), held(cancelled)]
     answer = call(connection, "Heartbeat", wire.HeartbeatRequest(worker="w", jobs=jobs))
     assert [(state.job_id, state.is_held) for state in answer.jobs] == [
-        (held.job_id, True),
+        (kept.job_id, True),
         (lost.job_id, False),
         (cancelled.job_id, True),
     ]
     assert [state.HasField("cancel_reason") for state in answer.jobs] == [False, False, True]
     assert answer.jobs[2].cancel_reason == "enough"
-    assert queue.column(JobId(held.job_id), "lease_until") > before
-    assert queue.column(JobId(held.job_id), "progress") == '{"done": 3}'
+    assert queue.column(JobId(kept.job_id), "lease_until") > before
+    assert queue.column(JobId(kept.job_id), "progress") == '{"done": 3}'
 
 
-def test_progress_must_be_json(connection: RemoteConnection) -> None:
-    beat = wire.HeartbeatRequest(worker="w", jobs=[wire.HeldJob(job_id=5, attempt=1, progress="half")])
+def test_progress_must_be_json(connection: RemoteConnection, queue: Queue) -> None:
+    job = queue.add()
+    [assignment] = assigned(connection)
+    beat = wire.HeartbeatRequest(worker="w", jobs=[held(assignment, progress="half")])
     code, details = refusal(connection, "Heartbeat", beat)
-    assert (code, "job 5: its progress is not JSON" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert (code, f"job {job.id}: its progress is not JSON" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
 # Streams
@@ -266,7 +269,7 @@ def test_credit_ends_with_its_stream_and_jobs_do_not(connection: RemoteConnectio
     stream.close()
     waiting = queue.add()
     second = Stream(connection)
-    beat = wire.HeartbeatRequest(worker="w", jobs=[wire.HeldJob(job_id=assignment.job_id, attempt=1)])
+    beat = wire.HeartbeatRequest(worker="w", jobs=[held(assignment)])
     assert call(connection, "Heartbeat", beat).jobs[0].is_held
     call(connection, "ReportResult", wire.ReportResultRequest(worker="w", report=report(assignment)))
     second.close()

@@ -118,7 +118,7 @@ def test_many_reports_are_sent_in_messages_that_fit(held: Held, queue: Queue) ->
     }
     failed = held.store.fail(WORKER, [Failure(jobs[4].claim, 1, "x" * 100_000)])
     assert list(failed.values()) == ["dead"]
-    assert held.store.put_back(WORKER, [PutBack(jobs[5].claim)]) == {jobs[5].claim}
+    assert held.store.put_back(WORKER, [PutBack(jobs[5].claim)]) == {jobs[5].claim: None}
     assert len(queue.dead_letters()[0]["error_message"]) == 20_000
 
 

@@ -15,8 +15,7 @@ from holdfast.core.errors import ConfigurationError, PayloadError
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.grpc.client import RemoteWorker
 from holdfast.jobs.outcomes import Discard, Retry, Snooze
-from holdfast.jobs.settings import limits_of
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings, limits_of
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue
 from tests.jobs.remote import Authority, Remote, handler

@@ -80,13 +80,13 @@ class TestSlots:
         ]
         assert slots("0,30 2 * * *", before, 2) == [utc(2024, 3, 31, 1), utc(2024, 4, 1)]
         assert slots("30 * * * *", utc(2024, 3, 31), 3) == [utc(2024, 3, 31, hour, 30) for hour in (0, 1, 2)]
-        assert slots("0 30 2 * * *", before, 1) == [utc(2024, 4, 1, 0, 30)]
+        assert slots("0 30 2 * * *", before, 1) == [utc(2024, 3, 31, 1)]
 
     def test_fall_back(self) -> None:  # on 2024-10-27 the hour from 02:00 to 03:00 comes twice in Berlin
         before = datetime(2024, 10, 26, 12, tzinfo=BERLIN)
         assert slots("30 2 * * *", before, 2) == [utc(2024, 10, 27, 0, 30), utc(2024, 10, 28, 1, 30)]
         assert slots("30 * * * *", utc(2024, 10, 27), 3) == [utc(2024, 10, 27, hour, 30) for hour in (0, 1, 2)]
-        assert slots("0 30 2 * * *", before, 2) == [utc(2024, 10, 27, 0, 30), utc(2024, 10, 27, 1, 30)]
+        assert slots("0 30 2 * * *", before, 2) == [utc(2024, 10, 27, 0, 30), utc(2024, 10, 28, 1, 30)]
 
     def test_inside_the_second_pass_of_an_hour(self) -> None:
         nightly = periodic("30 2 * * *", zone="Europe/Berlin")

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
-from holdfast.core.engine import writing
 from holdfast.core.errors import Ambiguous, JobError, Unavailable
+from holdfast.database.pools import writing
 from holdfast.jobs.model import NewJob, Success, TopicLimits
 from holdfast.jobs.statements import script
 from holdfast.jobs.stores import portable

@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 
-from holdfast.core.engine import writing
 from holdfast.core.errors import JobError, Unavailable
+from holdfast.database.pools import writing
+from holdfast.jobs.fair_order import Candidate
 from holdfast.jobs.model import (
     Attempt,
     Claim,
@@ -30,9 +31,8 @@ from holdfast.jobs.model import (
     WorkerId,
 )
 from holdfast.jobs.stores import base
-from holdfast.jobs.turns import Candidate
 from tests.jobs.conftest import DATABASES
-from tests.jobs.queues import ANNE, BERT, Queue, open_queue
+from tests.jobs.queues import ANNE, BERT, Queue, next_suspect, open_queue
 
 
 @pytest.fixture(params=(*DATABASES, "postgres15_url"))
@@ -99,7 +99,7 @@ class TestClaiming:
         assert queue.claim() == []
         due_in = queue.store.next_due().seconds
         assert due_in is not None
-        assert 3500 < due_in <= 3600
+        assert 3500 < due_in < 3601  # the database's clock is read after ours
         queue.step(3601)
         assert queue.store.promote() == 1
         assert queue.claim_one().id == added.id
@@ -126,7 +126,7 @@ class TestFencing:
         job = queue.claim_one()
         assert queue.store.complete(BERT, [succeeded(job)]) == set()
         assert queue.store.fail(BERT, [failed(job)]) == {}
-        assert queue.store.put_back(BERT, [PutBack(job.claim)]) == set()
+        assert queue.store.put_back(BERT, [PutBack(job.claim)]) == {}
         assert queue.store.heartbeat(BERT, [job.claim]) == {}
         assert not queue.store.progress(BERT, job.claim, "1")
         assert queue.status(job.id) == "running"
@@ -217,7 +217,7 @@ class TestReports:
         assert queue.store.heartbeat(ANNE, []) == {}
         assert queue.store.complete(ANNE, []) == set()
         assert queue.store.fail(ANNE, []) == {}
-        assert queue.store.put_back(ANNE, []) == set()
+        assert queue.store.put_back(ANNE, []) == {}
 
     def test_failure_is_retried_with_growing_pauses_then_dead(self, queue: Queue) -> None:  # [RETRY-1]
         added = queue.add(payload='{"n": 1}', max_attempts=3, retry_base_seconds=10, correlation_id="c-7")
@@ -258,7 +258,7 @@ class TestReports:
         if way == "fail":
             assert queue.store.fail(ANNE, [failed(job, retry_seconds=math.inf)]) == {job.claim: JobStatus.SCHEDULED}
         else:
-            assert queue.store.put_back(ANNE, [PutBack(job.claim, math.inf)]) == {job.claim}
+            assert queue.store.put_back(ANNE, [PutBack(job.claim, math.inf)]) == {job.claim: None}
         due_in = queue.store.next_due().seconds
         assert due_in is not None
         assert 99 < due_in / 86_400 / 365 < 101
@@ -281,7 +281,7 @@ class TestReports:
     def test_putting_back_counts_no_failure_but_the_attempt_grows(self, queue: Queue) -> None:
         queue.add()
         first = queue.claim_one()
-        assert queue.store.put_back(ANNE, [PutBack(first.claim)]) == {first.claim}
+        assert queue.store.put_back(ANNE, [PutBack(first.claim)]) == {first.claim: None}
         second = queue.claim_one()
         assert (second.attempt, second.failures) == (2, 0)
         queue.store.put_back(ANNE, [PutBack(second.claim, 60.0, "later")])
@@ -343,7 +343,7 @@ class TestWatchdog:
             queue.store.reap()
             deaths += 1
             queue.step(1)
-            found = queue.store.claim_suspect(ANNE, lambda topic, operation: True)
+            found = next_suspect(queue.store, ANNE)
             assert found is None or queue.store.begin(ANNE, found.job.claim)
         assert deaths == 4
         [letter] = queue.dead_letters()
@@ -389,7 +389,7 @@ class TestCancelling:
         if way == "fail":
             assert queue.store.fail(ANNE, [failed(job)]) == {job.claim: JobStatus.CANCELLED}
         elif way == "put_back":
-            assert queue.store.put_back(ANNE, [PutBack(job.claim)]) == {job.claim}
+            assert queue.store.put_back(ANNE, [PutBack(job.claim)]) == {job.claim: None}
         else:
             queue.step(31)
             assert queue.store.reap() == {job.claim: JobStatus.CANCELLED}
@@ -816,7 +816,7 @@ def test_no_text_is_too_odd_to_be_stored(queue: Queue, bad: str) -> None:
     assert queue.store.progress(ANNE, done.claim, bad)
     assert queue.store.complete(ANNE, [succeeded(done, f'"{bad}"' + "x" * 30_000)]) == {done.claim}
     assert queue.store.fail(ANNE, [failed(dead, bad)]) == {dead.claim: JobStatus.DEAD}
-    assert queue.store.put_back(ANNE, [PutBack(back.claim, 1.0, bad)]) == {back.claim}
+    assert queue.store.put_back(ANNE, [PutBack(back.claim, 1.0, bad)]) == {back.claim: None}
     assert queue.store.cancel([stopped.id, back.id], bad) == {
         stopped.id: JobStatus.RUNNING,
         back.id: JobStatus.CANCELLED,

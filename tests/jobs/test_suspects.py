@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.jobs.by_hand import cancel_jobs, retry_jobs
-from holdfast.jobs.model import Claim, JobStatus, PutBack, Suspect, TopicLimits, WorkerId
-from tests.jobs.queues import ANNE, BERT, Queue
+import pytest
+
+from holdfast.jobs.model import Claim, JobStatus, PutBack, Success, Suspect, TopicLimits, WorkerId
+from holdfast.jobs.operator import cancel_jobs, retry_jobs
+from tests.jobs.queues import ANNE, BERT, Queue, next_suspect
 
 LEASE = 30.0
-
-
-def _anything(topic: str, operation: str) -> bool:
-    return True
 
 
 def _lose(queue: Queue) -> dict[Claim, JobStatus]:
@@ -20,7 +18,7 @@ def _lose(queue: Queue) -> dict[Claim, JobStatus]:
 
 
 def _suspect(queue: Queue, worker: WorkerId = BERT) -> Suspect:
-    found = queue.store.claim_suspect(worker, _anything)
+    found = next_suspect(queue.store, worker)
     assert found is not None
     return found
 
@@ -102,9 +100,9 @@ def test_the_longest_waiting_suspect_goes_first_and_only_where_its_handler_is(qu
     queue.claim()
     _lose(queue)
     assert _suspect(queue).job.id == first
-    assert queue.store.claim_suspect(BERT, lambda topic, operation: operation == "old") is None
+    assert next_suspect(queue.store, BERT, lambda topic, operation: operation == "old") is None
     assert _suspect(queue).job.id == second
-    assert queue.store.claim_suspect(BERT, _anything) is None
+    assert next_suspect(queue.store, BERT) is None
 
 
 def test_suspects_obey_limits_and_hold_nothing_while_they_wait(queue: Queue) -> None:
@@ -116,7 +114,7 @@ def test_suspects_obey_limits_and_hold_nothing_while_they_wait(queue: Queue) -> 
     _lose(queue)
     queue.add(limit_key="a")
     [other] = queue.store.claim_limited(ANNE, "email", ["send"], 10)
-    assert queue.store.claim_suspect(BERT, _anything) is None
+    assert next_suspect(queue.store, BERT) is None
     queue.store.put_back(ANNE, [PutBack(other.claim, 60.0)])
     assert _suspect(queue).job.id == suspect
     queue.step(61)
@@ -124,12 +122,74 @@ def test_suspects_obey_limits_and_hold_nothing_while_they_wait(queue: Queue) -> 
     assert queue.store.claim_limited(ANNE, "email", ["send"], 10) == []
 
 
+AT_ONCE, PER_TIME = (), (4.0, 4.0, 4.0)  # how long it takes until there is room again
+LIMITS = [
+    (TopicLimits(max_running=1), None, None, AT_ONCE),
+    (TopicLimits(max_running_per_key=1), "a", "a", AT_ONCE),
+    (TopicLimits(max_running=2, max_running_per_key=2), "a", "b", AT_ONCE),
+    (TopicLimits(rate_count=1, rate_seconds=10.0), None, None, PER_TIME),
+    (TopicLimits(rate_count_per_key=1, rate_seconds_per_key=10.0), "a", "a", PER_TIME),
+]
+
+
+@pytest.mark.parametrize(("limits", "key", "other_key", "seconds"), LIMITS)
+def test_the_next_place_is_kept_for_a_suspect_that_somebody_is_ready_to_test(
+    queue: Queue, limits: TopicLimits, key: str | None, other_key: str | None, seconds: tuple[float, ...]
+) -> None:
+    """[SUSPECT-1] [LIMIT-1] Also by workers that cannot run it, or have no time for it."""
+    queue.store.set_limits("email", limits)
+    suspect = queue.add(limit_key=key).id
+    queue.claim_limited(1)
+    _lose(queue)
+    for _ in range(5):
+        queue.add(limit_key=other_key)
+    held = queue.claim_limited()
+    assert next_suspect(queue.store, BERT) is None
+    queue.store.complete(ANNE, [Success(held[0].claim, 1)])
+    for pause in seconds:
+        assert next_suspect(queue.store, BERT) is None
+        queue.step(pause)
+    assert queue.claim_limited() == []
+    assert _suspect(queue).job.id == suspect
+
+
+def test_a_place_is_kept_no_longer_than_somebody_is_ready_to_test(queue: Queue) -> None:
+    """[LIMIT-1] A suspect holds no limit hostage."""
+    queue.store.set_limits("email", TopicLimits(max_running=1))
+    suspect = queue.add().id
+    queue.claim_limited(1)
+    _lose(queue)
+    queue.add()
+    queue.add()
+    [held] = queue.claim_limited()
+    assert next_suspect(queue.store, BERT) is None
+    queue.store.complete(ANNE, [Success(held.claim, 1)])
+    assert queue.claim_limited() == []
+    queue.step(6)
+    assert len(queue.claim_limited()) == 1
+    assert queue.status(suspect) == "suspect"
+
+
+def test_suspects_keep_no_place_from_each_other(queue: Queue) -> None:
+    queue.store.set_limits("email", TopicLimits(max_running=2))
+    ids = {queue.add(operation=name).id for name in ("send", "print")}
+    assert len(queue.claim_limited()) == 2
+    _lose(queue)
+    queue.add()
+    queue.add()
+    held = queue.claim_limited()
+    assert next_suspect(queue.store, BERT) is None
+    queue.store.complete(ANNE, [Success(job.claim, 1) for job in held])
+    first, second = _suspect(queue, ANNE), _suspect(queue, BERT)
+    assert {first.job.id, second.job.id} == ids
+
+
 def test_a_suspect_of_a_paused_topic_waits(queue: Queue) -> None:
     queue.add()
     queue.claim_one()
     _lose(queue)
     queue.store.pause("email", True)
-    assert queue.store.claim_suspect(BERT, _anything) is None
+    assert next_suspect(queue.store, BERT) is None
     queue.store.pause("email", False)
     _suspect(queue)
 
@@ -176,3 +236,14 @@ def test_an_engines_message_is_a_suspect_like_any_job_and_its_history_is_the_eng
         1,
     )
     assert queue.rows("SELECT * FROM holdfast_history") == []
+
+
+def test_a_suspect_that_waits_for_its_retry_is_due_like_a_scheduled_job(queue: Queue) -> None:
+    queue.add(max_attempts=3, retry_base_seconds=60.0, retry_max_seconds=60.0)
+    held = queue.claim_one()
+    assert queue.store.begin(ANNE, held.claim)
+    assert _lose(queue) == {held.claim: JobStatus.SUSPECT}
+    due = queue.store.next_due()
+    assert (due.seconds is not None and 0 < due.seconds <= 75.0, due.has_suspects) == (True, False)
+    queue.step(76)
+    assert queue.store.next_due() == (None, True)

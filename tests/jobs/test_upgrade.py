@@ -10,12 +10,12 @@ from sqlalchemy.engine import Connection
 
 from holdfast import Holdfast
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.migrations import Migration, migrate
+from holdfast.database.migrations import Migration, migrate
+from holdfast.database.pools import EngineProvider
 from holdfast.jobs.model import JobId
 from holdfast.jobs.schema import MIGRATIONS as JOB_MIGRATIONS
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
 from holdfast.records.schema import MIGRATIONS as RECORD_MIGRATIONS
 from tests.components.processes import wait_until
 from tests.jobs.conftest import DATABASES
@@ -74,6 +74,7 @@ def test_jobs_of_the_release_before_are_claimed_in_its_order_then_in_that_of_rea
     meanwhile = queue.add().id
     later = _added_by_the_release_before(queue)
     last = queue.add().id
+    queue.step(1)  # SQLite counts milliseconds, and all of this may happen in one
     queue.store.retry(before[2:], "eve")
     assert _claimed_by_the_release_before(queue) == sorted([*before, meanwhile, later, last])
     assert [job.id for job in queue.claim(operations=("send", "print"))] == [
@@ -95,7 +96,7 @@ def test_a_migration_that_was_broken_off_goes_on(queue_before: Queue) -> None:
     assert [job.id for job in queue.claim()] == [added]
 
 
-@pytest.fixture(params=DATABASES)
+@pytest.fixture(params=[f"empty_{database}" for database in DATABASES])
 def queue_before(request: pytest.FixtureRequest) -> Iterator[Queue]:
     """Yield a queue as the release before the order of readiness made it."""
     provider = EngineProvider()
@@ -119,11 +120,25 @@ def _claimed_by_the_release_before(queue: Queue) -> list[JobId]:
     return [row["id"] for row in queue.rows(_OLD_CLAIM.format(hint=hint, lock=lock))]
 
 
-def test_a_process_that_is_too_old_does_not_start(queue: Queue) -> None:
+def test_15_a_process_starts_on_the_tables_of_a_later_release_until_one_says_that_it_cannot_work(queue: Queue) -> None:
+    """Whoever is upgraded one process at a time, and restarts an old one meanwhile, must not lose it."""
     app = Holdfast(queue.engine.url.render_as_string(hide_password=False), engine_provider=EngineProvider())
     app.job()(lambda: None)
     app.migrate()
     migrate(queue.engine, [NEXT])
-    with pytest.raises(ConfigurationError, match=r"newer Holdfast \(9001 next version\)\. Upgrade this one"):
-        app.run()
+    assert app.run(on_started=app.stop)
+    migrate(queue.engine, [Migration(9002, "the columns are used", lambda connection: None, needs=9001)])
+    with pytest.raises(ConfigurationError, match=r"newer Holdfast, and since 9002 the columns are used .* Upgrade it"):
+        app.run(on_started=app.stop)
     app._provider.dispose_all()
+
+
+@pytest.mark.parametrize("database", ["postgres", "mariadb"])
+def test_a_pooled_connection_that_died_is_no_failure(database: str, request: pytest.FixtureRequest) -> None:
+    url, server = (request.getfixturevalue(f"{database}_{what}") for what in ("url", "server"))
+    provider = EngineProvider()
+    engine = provider.get_engine(DbConfig(connection_url=url))
+    assert migrate(engine, RECORD_MIGRATIONS) == []
+    assert server.terminate_sessions(engine.url.database) >= 1
+    assert migrate(engine, RECORD_MIGRATIONS) == []
+    provider.dispose_all()

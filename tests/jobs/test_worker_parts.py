@@ -13,17 +13,26 @@ from sqlalchemy import text
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import ConfigurationError
+from holdfast.jobs import worker as worker_module
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.definition import JobSettings
-from holdfast.jobs.keeper import Keeper
+from holdfast.jobs.handler_threads import LoopRunner, ThreadRunner
+from holdfast.jobs.lanes import Lane
+from holdfast.jobs.model import Due
 from holdfast.jobs.reporter import Reporter
-from holdfast.jobs.runners import LoopRunner
 from holdfast.jobs.running import Running
-from holdfast.jobs.worker import JobWorker, WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
+from holdfast.jobs.stores.base import SqlJobStore
+from holdfast.jobs.watchdog import Watchdog
+from holdfast.jobs.worker import JobWorker
+from holdfast.runtime.event_loop import EventLoop
+from holdfast.runtime.keeper import Kept
+from holdfast.runtime.transaction import HandlerTransaction
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue, open_queue
 from tests.jobs.workers import Work
 
+TWO = WorkerSettings(concurrency=2, beat_seconds=0.1, watchdog_seconds=0.1, poll_seconds=0.05, drain_seconds=3)
 ONE = WorkerSettings(concurrency=1, beat_seconds=0.1, watchdog_seconds=0.1, poll_seconds=0.05, drain_seconds=3)
 
 
@@ -39,7 +48,8 @@ def _break(monkeypatch: pytest.MonkeyPatch, part: str, now: threading.Event) -> 
     owner, step = {
         "the fetcher": (JobWorker, "_claim"),
         "the reporter": (Reporter, "_gathered"),
-        "the keeper of leases": (Keeper, "beat"),
+        "the keeper of leases": (Kept, "turn"),
+        "the watchdog": (Watchdog, "reap"),
     }[part]
     real = getattr(owner, step)
 
@@ -52,7 +62,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, part: str, now: threading.Event) -> 
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
 
 
-@pytest.mark.parametrize("part", ["the fetcher", "the reporter", "the keeper of leases"])
+@pytest.mark.parametrize("part", ["the fetcher", "the reporter", "the keeper of leases", "the watchdog"])
 def test_a_worker_that_loses_a_part_says_so_and_ends(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
@@ -80,13 +90,13 @@ def _nothing() -> None:
 def test_a_loop_that_dies_lets_go_of_its_jobs_at_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    turn_on = LoopRunner._turn_on
+    turn_on = EventLoop._turn_on
 
-    def turn_once(runner: LoopRunner, loop: asyncio.AbstractEventLoop) -> None:
-        turn_on(runner, loop)
+    def turn_once(own: EventLoop, loop: asyncio.AbstractEventLoop) -> None:
+        turn_on(own, loop)
         raise RuntimeError("planted: the loop breaks")
 
-    monkeypatch.setattr(LoopRunner, "_turn_on", turn_once)
+    monkeypatch.setattr(EventLoop, "_turn_on", turn_once)
     work = Work(queue, WorkerSettings(concurrency=4, beat_seconds=0.1, poll_seconds=0.05, drain_seconds=5))
     begun = threading.Event()
 
@@ -111,7 +121,7 @@ def test_cancelling_a_job_of_a_dead_loop_does_not_stop_the_beats(queue: Queue) -
     runner = LoopRunner(1, _never, SystemClock())
     definition = Work(queue).job(_wait_async)
     definition.enqueue()
-    running = Running(queue.claim_one(), definition, 0.0)
+    running = Running(queue.claim_one(), definition, Lane(1, 0), 0.0)
     runner.start([running])
     wait_until(lambda: running.stop_task is not None, "the job to begin")
     runner.stop()
@@ -165,7 +175,7 @@ def test_without_any_thread_the_jobs_are_given_back_and_the_worker_ends(
     with work.running(drains=False):
         wait_until(work.stop.is_set, "the worker to stop by itself")
     assert queue.status(job_id) == "ready"
-    assert "can't start new thread" in caplog.text
+    assert f"threads for jobs could be started: RuntimeError at {__name__}:" in caplog.text
     assert "died: the threads of handlers" in caplog.text
 
 
@@ -205,6 +215,36 @@ class TestMaxSeconds:
         assert len(queue.dead_letters()) == 1
 
 
+def test_a_worker_whose_every_thread_is_busy_for_long_claims_nothing_and_says_so_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_module, "_LONG_SECONDS", 0.2)
+    release, looks, look_around = threading.Event(), list[JobWorker](), JobWorker._look_around
+
+    def noted(worker: JobWorker) -> None:
+        look_around(worker)
+        looks.append(worker)
+
+    def linger() -> None:
+        assert release.wait(60)
+
+    monkeypatch.setattr(JobWorker, "_look_around", noted)
+
+    work = Work(queue, TWO)
+    lingering, other = work.job(linger), work.job(_nothing)
+    with work.running():
+        lingering.enqueue_many([{}] * 2)
+        wait_until(lambda: "Every thread has been busy" in caplog.text, "the worker to say so")
+        other.enqueue()
+        looks.clear()
+        wait_until(lambda: len(looks) > 3, "it to look around")
+        assert queue.rows("SELECT attempt FROM holdfast_jobs WHERE operation = '_nothing'") == [{"attempt": 0}]
+        release.set()
+        work.until_empty()
+        wait_until(lambda: "that is over" in caplog.text, "the worker to say that, too")
+    assert caplog.text.count("Every thread has been busy with one job") == 2  # once that it is, once that it is over
+
+
 def _check_abandoned(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     release, ended = threading.Event(), threading.Event()
     with queue.engine.begin() as connection:
@@ -239,3 +279,112 @@ def test_the_connection_of_an_abandoned_thread_is_cut(
 ) -> None:
     with open_queue(request.getfixturevalue(database)) as queue:
         _check_abandoned(queue, caplog)
+
+
+def test_a_claim_that_hangs_does_not_hold_what_has_not_begun(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, is_hanging, answer = threading.Event(), threading.Event(), threading.Event()
+    begun, release = threading.Event(), threading.Event()
+    promote = SqlJobStore.next_due
+
+    def hang(store: SqlJobStore) -> Due:
+        if hangs.is_set():
+            is_hanging.set()
+            answer.wait(60)
+        return promote(store)
+
+    def linger() -> None:
+        begun.set()
+        release.wait(60)
+
+    monkeypatch.setattr(SqlJobStore, "next_due", hang)
+    work = Work(queue, WorkerSettings(concurrency=1, beat_seconds=0.1, poll_seconds=0.05, drain_seconds=600))
+    monkeypatch.setattr(worker_module, "_WAITING_SECONDS", 600.0)
+    job = work.job(linger)
+    ids = [job.enqueue().id for _ in range(3)]
+    with work.running() as worker:
+        worker._jobs.pace._ahead = 10
+        assert begun.wait(10)
+        wait_until(lambda: queue.column(ids[2], "status") == "running", "jobs to be claimed ahead")
+        hangs.set()
+        assert is_hanging.wait(10)
+        work.stop.set()
+        wait_until(lambda: {queue.status(job_id) for job_id in ids[1:]} == {"ready"}, "what waits to be given back")
+        answer.set()
+        release.set()
+    assert queue.status(ids[0]) is None
+
+
+def test_while_a_connection_is_cut_the_worker_goes_on_watching(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(HandlerTransaction, "cut", lambda transaction: release.wait(60))
+
+    def linger(context: JobContext) -> None:
+        assert context.transaction
+        release.wait(60)
+
+    work = Work(queue)
+    work.job(linger, max_attempts=1, max_seconds=0.1).enqueue_many([{}, {}])
+    with work.running() as worker:
+        wait_until(lambda: worker._lost == 2, "both to be abandoned")
+        assert queue.dead_letters() == []
+        release.set()
+        wait_until(lambda: len(queue.dead_letters()) == 2, "both to be reported")
+        wait_until(lambda: worker._lost == 0, "both to come back")
+    assert "Places lost so far: 2" in caplog.text
+
+
+def test_what_has_just_been_reported_is_not_abandoned(queue: Queue) -> None:
+    definition = Work(queue).job(_nothing)
+    definition.enqueue()
+    running = Running(queue.claim_one(), definition, Lane(1, 0), 0.0)
+    running.begin(0.0)
+    runner = ThreadRunner([], lambda job: None, SystemClock())
+    assert running.take_report()
+    assert not runner.abandon(running)
+    assert (runner.lost, running.is_abandoned) == (0, False)
+
+
+def test_an_abandoned_suspect_takes_a_place(queue: Queue) -> None:
+    release = threading.Event()
+
+    def linger() -> None:
+        release.wait(60)
+
+    work = Work(queue)
+    job_id = work.job(linger, max_attempts=2, max_seconds=0.1, retry_base_seconds=60, retry_max_seconds=60).enqueue().id
+    queue.claim_one()
+    queue.step(60)
+    queue.store.reap()
+    assert queue.status(job_id) == "suspect"
+    with work.running() as worker:
+        wait_until(lambda: worker._lost == 1, "the suspect to be abandoned")
+        release.set()
+        wait_until(lambda: worker._lost == 0, "its thread to come back")
+
+
+def test_time_for_which_another_handler_blocks_the_loop_does_not_count_as_its_own(queue: Queue) -> None:
+    work, begun, go_on = Work(queue, TWO), threading.Event(), threading.Event()
+
+    async def limited() -> None:
+        begun.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        for _ in range(10):  # turns in which it could be cancelled
+            await asyncio.sleep(0)
+
+    async def blocking() -> None:
+        assert begun.wait(60)
+        assert go_on.wait(60)
+
+    work.job(limited, max_seconds=2.0, max_attempts=1).enqueue()
+    blocking_job = work.job(blocking)
+    with work.running() as worker:
+        wait_until(begun.is_set, "the limited job to begin")
+        blocking_job.enqueue()
+        wait_until(lambda: worker._loop._loop.stuck_seconds > 2.5, "the loop to be blocked for longer than that")
+        go_on.set()
+        work.until_empty()
+    assert queue.dead_letters() == []
+    assert [entry["status"] for entry in queue.history()] == ["Succeeded", "Succeeded"]

@@ -10,10 +10,11 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
+from holdfast.database.pools import EngineProvider
 from holdfast.jobs.definition import JobDefinition, JobSettings
-from holdfast.jobs.stores.choose import job_store
-from holdfast.jobs.worker import JobWorker, WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
+from holdfast.jobs.store import job_store
+from holdfast.jobs.worker import JobWorker
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue
 

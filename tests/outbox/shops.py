@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from holdfast import Holdfast
-from holdfast.core.engine import EngineProvider
-from holdfast.outbox.checkpoints import Place
+from holdfast.database.pools import EngineProvider
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message, NewMessage
+from holdfast.outbox.store import Place
 
 EFFECTS = "CREATE TABLE effects (message_id varchar(200) NOT NULL, amount integer NOT NULL)"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import event
 
-from holdfast.outbox.checkpoints import CheckpointResult, CheckpointStore, Move, PartitionId
 from holdfast.outbox.message import Checkpoint
+from holdfast.outbox.store import CheckpointResult, CheckpointStore, Move, PartitionId
 from tests.outbox.shops import Shop
 
 ONE = PartitionId("totals", 1, 0)
@@ -105,17 +105,17 @@ def test_versions_and_partitions_progress_independently(stored: Stored) -> None:
 
 def test_a_token_that_does_not_hold_stores_nothing(stored: Stored) -> None:
     stored((5, 1), None)
-    assert stored.store.take_over(ONE, 3, 1) is not None
+    assert stored.store.take_over(ONE, 3, 60) is not None
     assert stored((6, 1), (5, 1), token=2) is CheckpointResult.NOT_IN_CHARGE
     assert stored((6, 1), (5, 1), token=3) is CheckpointResult.STORED
-    assert stored.store.take_over(ONE, 2, 1) is None
+    assert stored.store.take_over(ONE, 2, 60) is None
     assert stored((7, 1), (6, 1), token=2) is CheckpointResult.NOT_IN_CHARGE
     assert stored.at() == Checkpoint(6, 1)
 
 
 def test_a_stopped_processor_stores_nothing(stored: Stored) -> None:
     stored((5, 1), None)
-    stored.store.take_over(ONE, 1, 1)
+    stored.store.take_over(ONE, 1, 60)
     assert stored.store.stop(ONE, 1, "enough")
     assert stored((6, 1), (5, 1), token=1) is CheckpointResult.NOT_IN_CHARGE
 

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import ConfigurationError, ForeignCheckpointError
-from holdfast.outbox.adoption import adopt
+from holdfast.database.pools import EngineProvider
+from holdfast.outbox.cluster_restore import adopt
 from holdfast.outbox.message import Message
 from tests.components.postgres import PostgresServer, find_postgres18, runnable
 from tests.components.processes import wait_until

@@ -8,7 +8,8 @@ from holdfast.core.errors import Conflict
 from holdfast.core.retry import RetryPolicy
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
-from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
+from holdfast.records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from holdfast.records.tables import SqlLetterTable
 from tests.outbox.shops import Shop, write_effects
 
 
@@ -30,7 +31,7 @@ class Broken:
         self.seen += [message.data["amount"] for message in messages]
 
     def letters(self) -> list[DeadLetter]:
-        return list(DeadLetters(self.shop.app.database).page(LetterFilter(engine="processor:totals")).items)
+        return list(SqlLetterTable(self.shop.app.database).page(LetterFilter(engine="processor:totals")).items)
 
 
 @pytest.fixture
@@ -45,19 +46,19 @@ def test_a_letter_that_is_retried_is_delivered_again_and_nothing_else_is(shop: S
     assert broken.seen == [1, 3]
     [letter] = broken.letters()
     broken.refused = None
-    shop.app.putting_back.retry(letter, "anne")
+    shop.app.redrive.retry(letter, "anne")
     shop.run()
     assert broken.seen == [1, 3, 2]
     assert sorted(shop.effects()) == [1, 2, 3]
     [letter] = broken.letters()
     assert (letter.status, letter.resolved_by, letter.retried_as) == (LetterStatus.RESOLVED, "anne", letter.item_id)
     with pytest.raises(Conflict, match="is Resolved by anne"):
-        shop.app.putting_back.retry(letter, "bert")
+        shop.app.redrive.retry(letter, "bert")
 
 
 def test_a_letter_that_fails_again_is_a_new_letter(shop: Shop, broken: Broken) -> None:
     [letter] = broken.letters()
-    shop.app.putting_back.retry(letter, "anne")
+    shop.app.redrive.retry(letter, "anne")
     shop.run()
     first, second = sorted(broken.letters(), key=lambda found: found.dequeue_count)
     assert (first.status, second.status) == (LetterStatus.RESOLVED, LetterStatus.PENDING)
@@ -68,7 +69,7 @@ def test_a_letter_that_fails_again_is_a_new_letter(shop: Shop, broken: Broken) -
 
 def test_all_letters_of_a_processor_are_retried(shop: Shop, broken: Broken) -> None:
     broken.refused = None
-    [batch] = list(shop.app.putting_back.retry_all(LetterFilter(engine="processor:totals"), "anne"))
+    [batch] = list(shop.app.redrive.retry_all(LetterFilter(engine="processor:totals"), "anne"))
     assert batch.count == 1
     shop.run()
     assert sorted(shop.effects()) == [1, 2, 3]
@@ -80,7 +81,7 @@ def test_a_relayed_message_is_retried_too(shop: Shop) -> None:
     shop.run()
     [letter] = broken.letters()
     broken.refused = None
-    shop.app.putting_back.retry(letter, "anne")
+    shop.app.redrive.retry(letter, "anne")
     shop.run()
     assert broken.seen == [2]
     assert shop.execute("SELECT * FROM holdfast_processor_redeliveries") == []

@@ -54,7 +54,7 @@ def test_a_second_instance_waits_and_is_seen_to(shop: Shop, twin: Shop) -> None:
     with runner_of(shop).leased() as lease:
         with pytest.raises(LeaseConflictError), runner_of(twin).leased():
             pass
-        [view] = shop.app.processors.by_hand.views("totals")
+        [view] = shop.app.processors.operator.views("totals")
         assert view.holder == lease.owner_id
         assert len(view.waiting) == 1
         assert view.waiting[0] != lease.owner_id
@@ -124,7 +124,7 @@ def test_a_checkpoint_moved_meanwhile_skips_the_handler(shop: Shop) -> None:
     with runner.leased() as lease:
         place = shop.place()
         first = runner._reader.read(place.checkpoint, 1).reached
-        shop.app.processors.by_hand.reset("totals", first, actor="anne")
+        shop.app.processors.operator.reset("totals", first, actor="anne")
         with pytest.raises(CheckpointMismatchError, match=r"ignored|ahead"):
             runner.process_batch(lease)
         assert called == []

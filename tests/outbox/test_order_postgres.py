@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from holdfast.outbox.context import ProcessorContext
+from holdfast.outbox.housekeeping import OutboxHousekeeping, held_back_by
 from holdfast.outbox.message import Message
 from holdfast.outbox.reader import OutboxReader, Selection
 from holdfast.outbox.statements import named
-from holdfast.outbox.upkeep import Upkeep, held_back_by
 from tests.clocks import SteppedClock
 from tests.outbox.shops import Shop
 
@@ -187,7 +187,7 @@ def test_a_whole_transaction_is_delivered_once_and_contiguously(shop: Shop) -> N
 def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """[OUTBOX-5]."""
     clock = SteppedClock()
-    upkeep = Upkeep(shop.app.database, shop.app.processors.checkpoints, clock)
+    housekeeping = OutboxHousekeeping(shop.app.database, shop.app.processors.checkpoints, clock)
     with writing(shop) as old, writing(shop) as newer:
         old.take_transaction_id()
         pid = old.connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
@@ -200,10 +200,10 @@ def test_an_open_old_transaction_is_named_with_its_age(shop: Shop, caplog: pytes
         assert "open for 0 s" in str(found)
         assert delivered(shop) == []
         with caplog.at_level(logging.WARNING, logger="holdfast.outbox"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.outbox.upkeep._WORTH_TELLING_SECONDS", 0.0)
+            patch.setattr("holdfast.outbox.housekeeping._WORTH_LOGGING_SECONDS", 0.0)
             clock.advance(10)
-            upkeep.tell()
-            upkeep.tell()
+            housekeeping.warn()
+            housekeeping.warn()
         assert [f"pid {pid}" in record.getMessage() for record in caplog.records] == [True]
         old.rollback()
     assert held_back_by(shop.app.database) is None
@@ -272,7 +272,7 @@ def test_positions_read_without_the_barrier_skip_a_slow_transaction(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug for the barrier [OUTBOX-4]."""
-    monkeypatch.setattr("holdfast.core.barrier.Barrier._settle", lambda it, at, _: setattr(it, "_bound", at))
+    monkeypatch.setattr("holdfast.database.barrier.Barrier._settle", lambda it, at, _: setattr(it, "_bound", at))
     consumer = Consumer(shop, order="position")
     with writing(shop) as slow, writing(shop) as fast:
         slow.append("slow")

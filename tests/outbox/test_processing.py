@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
 from holdfast.outbox.outcomes import Skip, Stop
-from holdfast.records.dead_letters import DeadLetters
+from holdfast.records.tables import SqlLetterTable
 from tests.outbox.shops import Shop, write_effect, write_effects
 
 AT_ONCE = RetryPolicy(max_retries=1, base_delay_seconds=0.001, max_delay_seconds=0.001)
@@ -56,7 +57,7 @@ def test_a_failing_handler_leaves_no_effect_and_no_checkpoint_and_stops_the_proc
         write_effects(messages, context)
         raise ValueError("no such account")
 
-    with pytest.raises(LeaseConflictError, match="no such account"):
+    with pytest.raises(LeaseConflictError, match=rf"was stopped: ValueError at {re.escape(__name__)}:\d+"):
         shop.run()
     assert tries == [1, 2]
     assert shop.effects() == []
@@ -81,7 +82,7 @@ def test_a_stopped_processor_goes_on_when_it_is_resumed(shop: Shop) -> None:
     with pytest.raises(LeaseConflictError):
         shop.run()
     broken.clear()
-    assert shop.app.processors.by_hand.resume("totals", actor="anne") == 1
+    assert shop.app.processors.operator.resume("totals", actor="anne") == 1
     assert shop.run() == 1
     assert shop.effects() == [1]
 
@@ -98,7 +99,7 @@ def test_only_what_fails_alone_becomes_a_dead_letter(shop: Shop) -> None:
 
     shop.run()
     assert sorted(shop.effects()) == [1, 2, 4]
-    [letter] = DeadLetters(shop.app.database).page().items
+    [letter] = SqlLetterTable(shop.app.database).page().items
     assert (letter.engine, letter.error_message) == ("processor:totals", "ValueError: three is too many")
     assert '"amount": 3' in letter.original_message
 
@@ -143,7 +144,7 @@ def test_only_wanted_types_are_delivered_and_the_others_are_passed(shop: Shop) -
 
     shop.run()
     assert seen == [1]
-    assert shop.app.processors.by_hand.views("totals")[0].behind == 0
+    assert shop.app.processors.operator.views("totals")[0].behind == 0
 
 
 def test_start_from_the_end_leaves_out_what_was_there(shop: Shop) -> None:

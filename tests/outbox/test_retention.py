@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.core.clock import SystemClock
+from holdfast.outbox.housekeeping import OutboxHousekeeping, prune
 from holdfast.outbox.message import Message
-from holdfast.outbox.upkeep import Upkeep, prune
 from tests.outbox.shops import Shop
 
 EVERYTHING = timedelta(seconds=-60)  # also what was appended just now
@@ -57,7 +57,7 @@ def test_a_retired_version_does_not_hold_messages_back(shop: Shop) -> None:
     shop.app.processor("totals", version=2)(quiet)
     shop.run("totals", 2)
     assert pruned(shop) == 0
-    shop.app.processors.by_hand.promote("totals", actor="anne", force=True)
+    shop.app.processors.operator.promote("totals", actor="anne", force=True)
     assert pruned(shop) == 1
 
 
@@ -80,9 +80,9 @@ def test_by_default_nothing_is_deleted(sqlite_shop: Shop) -> None:
     sqlite_shop.app.processor("fast")(quiet)
     sqlite_shop.run("fast")
     processors = sqlite_shop.app.processors
-    Upkeep(processors.engine, processors.checkpoints, SystemClock()).prune()
+    OutboxHousekeeping(processors.engine, processors.checkpoints, SystemClock()).prune()
     assert left(sqlite_shop) == 1
-    Upkeep(processors.engine, processors.checkpoints, SystemClock(), EVERYTHING).prune()
+    OutboxHousekeeping(processors.engine, processors.checkpoints, SystemClock(), EVERYTHING).prune()
     assert left(sqlite_shop) == 0
 
 

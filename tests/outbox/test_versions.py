@@ -13,10 +13,10 @@ from holdfast.core.errors import (
     Unavailable,
 )
 from holdfast.core.retry import RetryPolicy
-from holdfast.outbox.checkpoints import Role
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
-from holdfast.records.dead_letters import DeadLetters
+from holdfast.outbox.store import Role
+from holdfast.records.tables import SqlLetterTable
 from tests.outbox.shops import Shop, write_effects
 
 
@@ -41,7 +41,7 @@ def test_a_new_version_runs_beside_the_old_one_until_it_is_promoted(shop: Shop) 
     shop.run("totals", 2)
     assert told == [(1, True)] * 2 + [(2, False)] * 2
     assert roles(shop) == {1: Role.ACTIVE, 2: Role.BESIDE}
-    assert shop.app.processors.by_hand.promote("totals", actor="anne") == 2
+    assert shop.app.processors.operator.promote("totals", actor="anne") == 2
     assert roles(shop) == {1: Role.RETIRED, 2: Role.ACTIVE}
     shop.append(3)
     told.clear()
@@ -59,7 +59,7 @@ def test_a_retired_version_delivers_no_more(shop: Shop) -> None:
     old = shop.app.processors.get("totals", 1)
     runner = shop.app.processors.runner(old, old.partition_ids[0])
     with runner.leased() as lease:
-        shop.app.processors.by_hand.promote("totals", 2, actor="anne", force=True)
+        shop.app.processors.operator.promote("totals", 2, actor="anne", force=True)
         shop.append(1)
         shop.number()
         with pytest.raises(Exception, match="not in charge"):
@@ -74,23 +74,23 @@ def test_a_version_that_has_not_caught_up_is_not_promoted(shop: Shop) -> None:
     shop.app.processor("totals", version=2)(quiet)
     shop.app.processors.register()
     with pytest.raises(Conflict, match="has 3 messages before it"):
-        shop.app.processors.by_hand.promote("totals", actor="anne")
+        shop.app.processors.operator.promote("totals", actor="anne")
     assert roles(shop) == {1: Role.ACTIVE, 2: Role.BESIDE}
-    assert shop.app.processors.by_hand.promote("totals", actor="anne", force=True) == 2
+    assert shop.app.processors.operator.promote("totals", actor="anne", force=True) == 2
 
 
 def test_what_cannot_be_promoted_is_told(shop: Shop) -> None:
     shop.app.processor("totals")(quiet)
     shop.app.processors.register()
-    by_hand = shop.app.processors.by_hand
+    operator = shop.app.processors.operator
     with pytest.raises(Conflict, match="No version of processor 'totals' runs beside"):
-        by_hand.promote("totals", actor="anne")
+        operator.promote("totals", actor="anne")
     with pytest.raises(Conflict, match="is active"):
-        by_hand.promote("totals", 1, actor="anne")
+        operator.promote("totals", 1, actor="anne")
     with pytest.raises(NotFoundError, match="has no version 7"):
-        by_hand.promote("totals", 7, actor="anne")
+        operator.promote("totals", 7, actor="anne")
     with pytest.raises(NotFoundError, match="There is no processor 'other'"):
-        by_hand.promote("other", actor="anne")
+        operator.promote("other", actor="anne")
 
 
 def test_another_partition_count_for_a_version_is_refused(shop: Shop) -> None:
@@ -124,32 +124,32 @@ def test_a_rebuild_empties_the_tables_and_replays_everything_once(shop: Shop) ->
     shop.app.processor("totals", batch_size=2)(write_effects)
     shop.run()
     shop.execute("INSERT INTO effects VALUES ('wrong', 99)")
-    by_hand = shop.app.processors.by_hand
-    assert by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    operator = shop.app.processors.operator
+    assert operator.start_rebuild("totals", ["effects"], actor="anne")
     assert shop.effects() == []
-    assert not by_hand.rebuild_progress("totals").is_over
+    assert not operator.rebuild_progress("totals").is_over
     shop.run()
-    progress = by_hand.rebuild_progress("totals")
+    progress = operator.rebuild_progress("totals")
     assert (progress.done, progress.total, progress.is_over) == (3, 3, True)
-    by_hand.end_rebuild("totals")
+    operator.end_rebuild("totals")
     assert sorted(shop.effects()) == [1, 2, 3]
-    assert not by_hand.is_rebuilding("totals", 1)
+    assert not operator.is_rebuilding("totals", 1)
 
 
 def test_a_rebuild_that_was_cut_short_goes_on_without_emptying_again(shop: Shop) -> None:
     shop.append_each(1, 2, 3)
     shop.app.processor("totals", batch_size=1)(write_effects)
     shop.run()
-    by_hand = shop.app.processors.by_hand
-    by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    operator = shop.app.processors.operator
+    operator.start_rebuild("totals", ["effects"], actor="anne")
     processor = shop.app.processors.get("totals")
     runner = shop.app.processors.runner(processor, processor.partition_ids[0])
     with runner.leased() as lease:
         runner.process_batch(lease)
     assert len(shop.effects()) == 1
-    assert not by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    assert not operator.start_rebuild("totals", ["effects"], actor="anne")
     assert len(shop.effects()) == 1
-    assert by_hand.rebuild_progress("totals").done == 1
+    assert operator.rebuild_progress("totals").done == 1
     shop.run()
     assert sorted(shop.effects()) == [1, 2, 3]
 
@@ -158,11 +158,11 @@ def test_what_cannot_be_emptied_changes_nothing(shop: Shop) -> None:
     shop.append(1)
     shop.app.processor("totals")(write_effects)
     shop.run()
-    by_hand = shop.app.processors.by_hand
+    operator = shop.app.processors.operator
     with pytest.raises(ConfigurationError, match="nowhere"):
-        by_hand.start_rebuild("totals", ["effects", "nowhere"], actor="anne")
+        operator.start_rebuild("totals", ["effects", "nowhere"], actor="anne")
     with pytest.raises(ConfigurationError, match="table of Holdfast itself"):
-        by_hand.start_rebuild("totals", ["holdfast_outbox"], actor="anne")
+        operator.start_rebuild("totals", ["holdfast_outbox"], actor="anne")
     assert shop.effects() == [1]
     assert shop.place().checkpoint is not None
 
@@ -171,18 +171,18 @@ def test_forgetting_needs_nobody_to_run_it(shop: Shop) -> None:
     shop.app.processor("totals")(quiet)
     shop.app.processors.register()
     processor = shop.app.processors.get("totals")
-    by_hand = shop.app.processors.by_hand
+    operator = shop.app.processors.operator
     refused = pytest.raises(Conflict, match="is run by")
     with shop.app.processors.runner(processor, processor.partition_ids[0]).leased(), refused:
-        by_hand.forget("totals", actor="anne")
-    assert by_hand.forget("totals", actor="anne") == 1
+        operator.forget("totals", actor="anne")
+    assert operator.forget("totals", actor="anne") == 1
     assert shop.app.processors.checkpoints.of("totals") == []
 
 
 def test_a_stopped_processor_is_not_run(shop: Shop) -> None:
     shop.app.processor("totals")(quiet)
     shop.app.processors.register()
-    shop.app.processors.by_hand.stop("totals", actor="anne", reason="maintenance")
+    shop.app.processors.operator.stop("totals", actor="anne", reason="maintenance")
     with pytest.raises(LeaseConflictError, match="maintenance"):
         shop.run()
 
@@ -195,9 +195,9 @@ def test_a_version_ahead_of_the_active_one_is_not_promoted(shop: Shop) -> None:
     shop.app.processor("totals", version=2)(quiet)
     shop.run("totals", 2)
     with pytest.raises(Conflict, match="gone further than the active version"):
-        shop.app.processors.by_hand.promote("totals", actor="anne")
+        shop.app.processors.operator.promote("totals", actor="anne")
     shop.run("totals", 1)
-    assert shop.app.processors.by_hand.promote("totals", actor="anne") == 2
+    assert shop.app.processors.operator.promote("totals", actor="anne") == 2
 
 
 def test_a_promoted_version_knows_before_its_next_batch(shop: Shop) -> None:
@@ -214,7 +214,7 @@ def test_a_promoted_version_knows_before_its_next_batch(shop: Shop) -> None:
     runner = shop.app.processors.runner(new, new.partition_ids[0])
     with runner.leased() as lease:
         runner.process_batch(lease)
-        shop.app.processors.by_hand.promote("totals", 2, actor="anne")
+        shop.app.processors.operator.promote("totals", 2, actor="anne")
         shop.append(1)
         shop.number()
         with pytest.raises(CheckpointMismatchError):
@@ -249,17 +249,17 @@ def test_a_rebuild_withdraws_the_letters_of_what_it_replays(shop: Shop) -> None:
         write_effects(messages, context)
 
     shop.run()
-    [letter] = DeadLetters(shop.app.database).page().items
-    shop.app.putting_back.retry(letter, "anne")
+    [letter] = SqlLetterTable(shop.app.database).page().items
+    shop.app.redrive.retry(letter, "anne")
     broken.clear()
-    shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne")
+    shop.app.processors.operator.start_rebuild("totals", ["effects"], actor="anne")
     shop.run()
     assert shop.effects() == [1]
     broken.append(True)
-    shop.app.processors.by_hand.reset("totals", None, actor="anne")
+    shop.app.processors.operator.reset("totals", None, actor="anne")
     shop.run()
-    shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne", restart=True)
-    statuses = sorted(str(found.status) for found in DeadLetters(shop.app.database).page().items)
+    shop.app.processors.operator.start_rebuild("totals", ["effects"], actor="anne", restart=True)
+    statuses = sorted(str(found.status) for found in SqlLetterTable(shop.app.database).page().items)
     assert "Pending" not in statuses
 
 
@@ -268,7 +268,7 @@ def test_a_version_that_is_not_there_is_not_rebuilt(shop: Shop) -> None:
     shop.app.processor("totals")(write_effects)
     shop.run()
     with pytest.raises(NotFoundError, match="no version 9"):
-        shop.app.processors.by_hand.start_rebuild("totals", ["effects"], actor="anne", version=9)
+        shop.app.processors.operator.start_rebuild("totals", ["effects"], actor="anne", version=9)
     assert shop.effects() == [1]
 
 

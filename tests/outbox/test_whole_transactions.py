@@ -13,7 +13,7 @@ from holdfast.core.errors import LeaseConflictError
 from holdfast.core.retry import RetryPolicy
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
-from holdfast.records.dead_letters import DeadLetters
+from holdfast.records.tables import SqlLetterTable
 from tests.outbox.shops import Shop, write_effects
 
 AT_ONCE = RetryPolicy(max_retries=0)
@@ -154,7 +154,7 @@ def test_a_commit_the_database_refuses_is_the_handlers_failure(postgres_shop: Sh
         context.transaction.execute(text("INSERT INTO later VALUES (1), (1)"))
 
     shop.run()
-    [letter] = DeadLetters(shop.app.database).page().items
+    [letter] = SqlLetterTable(shop.app.database).page().items
     assert "refused the commit" in letter.error_message
     assert shop.effects() == []
 
@@ -168,5 +168,5 @@ def test_a_handler_that_rolls_back_fails_by_its_policy(shop: Shop) -> None:
         context.transaction.rollback()
 
     shop.run()
-    assert len(DeadLetters(shop.app.database).page().items) == 1
+    assert len(SqlLetterTable(shop.app.database).page().items) == 1
     assert shop.effects() == []

@@ -8,14 +8,15 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
-from holdfast.core.migrations import migrate
-from holdfast.records.schema import MIGRATIONS
+from holdfast.database.pools import EngineProvider
+from tests.components.prepared import mariadb_url as mariadb_url
+from tests.components.prepared import postgres_url as postgres_url
+from tests.components.prepared import sqlite_url as sqlite_url
 
 DATABASES = ("postgres_url", "mariadb_url", "sqlite_url")
 
 
-@pytest.fixture(params=DATABASES)
+@pytest.fixture(params=[f"empty_{database}" for database in DATABASES])
 def empty_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """A database without Holdfast's tables."""
     provider = EngineProvider()
@@ -23,7 +24,8 @@ def empty_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     provider.dispose_all()
 
 
-@pytest.fixture
-def engine(empty_engine: Engine) -> Engine:
-    migrate(empty_engine, MIGRATIONS)
-    return empty_engine
+@pytest.fixture(params=DATABASES)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    provider = EngineProvider()
+    yield provider.get_engine(DbConfig(connection_url=request.getfixturevalue(request.param)))
+    provider.dispose_all()

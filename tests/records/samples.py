@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 
 from holdfast.records.database import changing
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, new_letter
-from holdfast.records.history import History, HistoryStatus
+from holdfast.records.history import History, HistoryStatus, NewEntry
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 AMSTERDAM_NOON = NOON.astimezone(timezone(timedelta(hours=1)))
@@ -30,7 +30,7 @@ def add_entry(engine: Engine, /, **differences: Any) -> int:
         **differences,
     }
     with changing(engine) as connection:
-        return History(engine).add(connection, **values)
+        return History(engine).add(connection, NewEntry(**values))
 
 
 def letter(**differences: Any) -> DeadLetter:

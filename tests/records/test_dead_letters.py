@@ -15,12 +15,13 @@ from holdfast.core.errors import ConfigurationError, Conflict, NotFoundError
 from holdfast.records import audit
 from holdfast.records.database import changing, reading
 from holdfast.records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
+from holdfast.records.tables import SqlLetterTable
 from holdfast.records.times import database_now
 from tests.records.samples import AMSTERDAM_NOON, NOON, add_letter, count, days_ago, letter
 
 
 def the_page(engine: Engine, /, **wanted: Any) -> list[DeadLetter]:
-    return DeadLetters(engine).page(LetterFilter(**wanted)).items
+    return SqlLetterTable(engine).page(LetterFilter(**wanted)).items
 
 
 def test_every_field_comes_back(engine: Engine) -> None:
@@ -70,7 +71,7 @@ def test_a_letter_counts_with_the_callers_transaction(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("differences", "part"),
     [
-        ({"correlation_id": "c" * 201}, "at most 200"),
+        ({"correlation_id": "c" * 201}, "200 are the most"),
         ({"original_queue": ""}, "is empty"),
         ({"row_key": "r" * 301}, "301 characters"),
     ],
@@ -86,7 +87,7 @@ class TestPages:
     def test_the_last_failure_comes_first_and_no_row_twice(self, engine: Engine) -> None:
         same_time = [add_letter(engine, item=f"m-{number}", engine=name) for number in (1, 2) for name in ("a", "b")]
         older = add_letter(engine, item="m-0", last_failure_at=NOON - timedelta(microseconds=1))
-        letters, seen, after = DeadLetters(engine), list[DeadLetter](), None
+        letters, seen, after = SqlLetterTable(engine), list[DeadLetter](), None
         for step in range(3):
             page = letters.page(limit=2, after=after)
             seen += page.items
@@ -105,7 +106,7 @@ class TestPages:
             correlation_id="c-2",
             last_failure_at=NOON + timedelta(hours=1),
         )
-        DeadLetters(engine).resolve("tls", two.row_key, "new disk", "eve")
+        SqlLetterTable(engine).resolve("tls", two.row_key, "new disk", "eve")
 
         def found(**wanted: Any) -> list[str]:
             return [item.row_key for item in the_page(engine, **wanted)]
@@ -119,8 +120,8 @@ class TestPages:
         assert found(since=NOON, until=NOON + timedelta(hours=1)) == [one.row_key]
         assert found(error="disk 100% full_") == [two.row_key]
         assert found(error="disk%full") == []
-        assert DeadLetters(engine).count(LetterFilter(engine="tls")) == 1
-        assert DeadLetters(engine).count() == 2
+        assert SqlLetterTable(engine).count(LetterFilter(engine="tls")) == 1
+        assert SqlLetterTable(engine).count() == 2
 
     def test_the_letters_of_an_item(self, engine: Engine) -> None:
         later = add_letter(engine, last_failure_at=NOON + timedelta(seconds=1))
@@ -133,7 +134,7 @@ class TestPages:
     )
     def test_a_wrong_token_is_refused(self, engine: Engine, token: str) -> None:
         with pytest.raises(ConfigurationError, match="not a continuation token of the dead letters"):
-            DeadLetters(engine).page(after=token)
+            SqlLetterTable(engine).page(after=token)
 
 
 class TestResolving:
@@ -141,7 +142,7 @@ class TestResolving:
         new = add_letter(engine)
         with reading(engine) as connection:
             before = database_now(connection)
-        resolved = DeadLetters(engine).resolve("hmac", new.row_key, "key restored", "eve")
+        resolved = SqlLetterTable(engine).resolve("hmac", new.row_key, "key restored", "eve")
         assert resolved.resolved_at is not None
         assert resolved.resolved_at >= before
         assert resolved == replace(
@@ -158,9 +159,9 @@ class TestResolving:
 
     def test_who_comes_second_is_told_and_changes_nothing(self, engine: Engine) -> None:
         new = add_letter(engine)
-        first = DeadLetters(engine).resolve("hmac", new.row_key, "key restored", "eve")
+        first = SqlLetterTable(engine).resolve("hmac", new.row_key, "key restored", "eve")
         with pytest.raises(Conflict, match=r"is Resolved by eve \(key restored\)"):
-            DeadLetters(engine).resolve("hmac", new.row_key, "me too", "bob")
+            SqlLetterTable(engine).resolve("hmac", new.row_key, "me too", "bob")
         assert DeadLetters(engine).get("hmac", new.row_key) == first
         assert count(engine, "holdfast_audit") == 1
 
@@ -170,7 +171,7 @@ class TestResolving:
 
         def settle(name: str) -> None:
             try:
-                won.append(str(DeadLetters(engine).resolve("hmac", new.row_key, "mine", name).resolved_by))
+                won.append(str(SqlLetterTable(engine).resolve("hmac", new.row_key, "mine", name).resolved_by))
             except Conflict:
                 lost.append(name)
 
@@ -185,7 +186,7 @@ class TestResolving:
 
     def test_an_unknown_letter_is_told(self, engine: Engine) -> None:
         with pytest.raises(NotFoundError, match="no dead letter 'm-9' of engine 'hmac'"):
-            DeadLetters(engine).resolve("hmac", "m-9", "?", "eve")
+            SqlLetterTable(engine).resolve("hmac", "m-9", "?", "eve")
         assert count(engine, "holdfast_audit") == 0
 
 
@@ -195,8 +196,8 @@ class TestExpiring:
         add_letter(engine, item="m-2", last_failure_at=days_ago(29))
         add_letter(engine, item="m-3", engine="tls", last_failure_at=days_ago(31))
         settled = add_letter(engine, item="m-4", last_failure_at=days_ago(31))
-        DeadLetters(engine).resolve("hmac", settled.row_key, "done", "eve")
-        assert DeadLetters(engine).expire(30, "hmac", actor="eve") == 1
+        SqlLetterTable(engine).resolve("hmac", settled.row_key, "done", "eve")
+        assert SqlLetterTable(engine).expire(30, "hmac", actor="eve") == 1
         assert [item.row_key for item in the_page(engine, status=LetterStatus.EXPIRED)] == [old.row_key]
         [row] = audit.page(engine, action="dlq expire").items
         assert (row.target, row.details) == ("hmac", {"older_than_days": 30, "expired": 1})
@@ -204,19 +205,19 @@ class TestExpiring:
     def test_of_every_engine(self, engine: Engine) -> None:
         add_letter(engine, last_failure_at=days_ago(31))
         add_letter(engine, engine="tls", last_failure_at=days_ago(31))
-        assert DeadLetters(engine).expire(30, actor="eve") == 2
-        assert DeadLetters(engine).expire(30, actor="eve") == 0
+        assert SqlLetterTable(engine).expire(30, actor="eve") == 2
+        assert SqlLetterTable(engine).expire(30, actor="eve") == 0
         assert count(engine, "holdfast_audit") == 1
 
     def test_a_negative_age_is_refused(self, engine: Engine) -> None:
         with pytest.raises(ConfigurationError, match="0 or more"):
-            DeadLetters(engine).expire(-1, actor="eve")
+            SqlLetterTable(engine).expire(-1, actor="eve")
 
 
 def test_missing_tables_are_one_sentence(empty_engine: Engine) -> None:
     for use in (
-        lambda: DeadLetters(empty_engine).page(),
-        lambda: DeadLetters(empty_engine).resolve("hmac", "m-1", "?", "eve"),
+        lambda: SqlLetterTable(empty_engine).page(),
+        lambda: SqlLetterTable(empty_engine).resolve("hmac", "m-1", "?", "eve"),
         lambda: audit.page(empty_engine),
     ):
         with pytest.raises(ConfigurationError, match="'holdfast migrate'"):

@@ -12,56 +12,17 @@ from sqlalchemy import event, inspect, text
 from sqlalchemy.engine import Engine
 
 from bench.dead_letters import fill, letter_filters
-from holdfast.core.errors import ConfigurationError, Conflict
-from holdfast.core.migrations import migrate
+from holdfast.core.errors import ConfigurationError
+from holdfast.database.migrations import migrate
 from holdfast.records import audit
-from holdfast.records.dead_letters import DeadLetters, LetterFilter, LetterStatus
+from holdfast.records.dead_letters import LetterFilter, LetterStatus
 from holdfast.records.schema import MIGRATIONS
 from holdfast.records.tables import SqlLetterTable
 from tests.components.postgres import PostgresServer
 from tests.engines.tables import Tables, at_once, check_race_to_resolve, migrated_engine
-from tests.records.samples import add_letter, count, letter
+from tests.records.samples import add_letter, letter
 
 RETRY_COLUMNS = ("retry_message_id", "retry_begun_at", "retry_begun_by")
-
-
-class TestRetryingInOneTransaction:
-    def test_the_message_and_the_letter_change_together(self, engine: Engine) -> None:
-        letters, new = SqlLetterTable(engine), add_letter(engine)
-        with letters.retrying("hmac", new.row_key, "eve", "m-2") as (connection, held):
-            assert held.retry_message_id == "m-2"
-            audit.record(connection, "queue", "enqueue", str(held.retry_message_id))
-            assert held.original_message == new.original_message
-        found = letters.get("hmac", new.row_key)
-        assert found is not None
-        assert (found.status, found.resolved_by, found.retried_as) == (LetterStatus.RESOLVED, "eve", "m-2")
-        assert [row.action for row in audit.page(engine).items] == ["enqueue", "dlq retry"]
-
-    def test_when_it_fails_nothing_has_happened(self, engine: Engine) -> None:
-        letters, new = SqlLetterTable(engine), add_letter(engine)
-        with pytest.raises(ValueError, match="queue is full"), letters.retrying("hmac", new.row_key, "eve", "m-2"):
-            raise ValueError("queue is full")
-        assert letters.get("hmac", new.row_key) == new
-        assert count(engine, "holdfast_audit") == 0
-
-    def test_what_another_began_is_finished_under_its_id(self, engine: Engine) -> None:
-        letters, new = SqlLetterTable(engine), add_letter(engine)
-        letters.begin_retry("hmac", new.row_key, "eve", "m-2")
-        with letters.retrying("hmac", new.row_key, "bob", "m-3") as (_, held):
-            assert held.retry_message_id == "m-2"
-        found = letters.get("hmac", new.row_key)
-        assert found is not None
-        assert found.retried_as == "m-2"
-
-    def test_it_happens_once(self, engine: Engine) -> None:
-        letters, new = SqlLetterTable(engine), add_letter(engine)
-        with letters.retrying("hmac", new.row_key, "eve", "m-2"):
-            pass
-        with (
-            pytest.raises(Conflict, match=r"Resolved by eve \(Retried\)"),
-            letters.retrying("hmac", new.row_key, "bob", "m-3"),
-        ):
-            raise AssertionError("not reached")
 
 
 def test_a_retry_is_audited_when_it_is_begun(engine: Engine) -> None:
@@ -90,9 +51,9 @@ class TestMigration:
                 connection.execute(text(f"ALTER TABLE holdfast_dead_letters DROP COLUMN {column}"))
             connection.execute(text("DELETE FROM holdfast_migrations WHERE number = 5"))
         with pytest.raises(ConfigurationError, match="'holdfast migrate'"):
-            DeadLetters(engine).page()
+            SqlLetterTable(engine).page()
         assert migrate(engine, MIGRATIONS) == ["0005 engine records"]
-        assert DeadLetters(engine).page().items == [old]
+        assert SqlLetterTable(engine).page().items == [old]
         assert SqlLetterTable(engine).begin_retry("hmac", old.row_key, "eve", "m-2").retry_message_id == "m-2"
 
     def test_it_may_be_done_again_and_goes_on_where_it_stopped(self, engine: Engine) -> None:
@@ -129,7 +90,7 @@ class TestMigration:
             connection.execute(
                 text(f"INSERT INTO holdfast_dead_letters ({names}) VALUES ({places})"), {**values, **times}
             )
-        assert DeadLetters(engine).page().items == [new]
+        assert SqlLetterTable(engine).page().items == [new]
 
 
 LISTING_INDEXES = {

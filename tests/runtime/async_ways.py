@@ -68,7 +68,7 @@ async def rollback_of_the_connection(scene: AsyncScene) -> None:
 
 @_everywhere(Then.ENDED)
 async def commit_of_the_driver(scene: AsyncScene) -> None:
-    await scene.transaction.run_sync(_commit_driver)
+    await scene.transaction.run_sync(commit_driver)
 
 
 @way({POSTGRES: Then.UNDONE, MARIADB: Then.WHOLE, SQLITE: Then.WHOLE})
@@ -78,11 +78,39 @@ async def caught_error(scene: AsyncScene) -> None:
 
 
 @_everywhere(Then.WHOLE)
+async def nested_that_is_released(scene: AsyncScene) -> None:
+    async with scene.transaction.begin_nested():
+        await scene.write_async("nested")
+
+
+@_everywhere(Then.WHOLE)
+async def nested_that_is_awaited_and_released(scene: AsyncScene) -> None:
+    nested = await scene.transaction.begin_nested()
+    await scene.write_async("nested")
+    await nested.commit()
+
+
+@_everywhere(Then.WHOLE)
+async def nested_that_is_rolled_back(scene: AsyncScene) -> None:
+    nested = await scene.transaction.begin_nested()
+    await scene.write_async("nested")
+    await nested.rollback()
+    scene.call.written.remove("nested")
+
+
+@_everywhere(Then.WHOLE)
+async def nested_around_an_error(scene: AsyncScene) -> None:
+    with suppress(DBAPIError):
+        async with scene.transaction.begin_nested():
+            await scene.transaction.execute(text("INSERT INTO once VALUES (1)"))
+
+
+@_everywhere(Then.WHOLE)
 async def nested_in_run_sync(scene: AsyncScene) -> None:
     await scene.transaction.run_sync(_nested, scene)
 
 
-def _commit_driver(connection: Connection) -> None:
+def commit_driver(connection: Connection) -> None:
     driver = connection.connection.driver_connection
     assert driver is not None
     driver.commit()

@@ -84,6 +84,19 @@ class Scene:
     def say(self, sql: str, **values: object) -> None:
         self.connection.execute(text(sql), values)
 
+    @property
+    def database(self) -> str:
+        name = self.apart.dialect.name
+        return "mariadb" if name == "mysql" else name
+
+    def kill(self) -> None:
+        """Have the server end the session of the transaction, from elsewhere."""
+        mine = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}[self.database]
+        session = self.connection.execute(text(mine)).scalar_one()
+        killing = {"postgresql": f"SELECT pg_terminate_backend({session}, 10000)", "mariadb": f"KILL {session}"}
+        with self.apart.connect() as connection:
+            connection.exec_driver_sql(killing[self.database])
+
     def elsewhere(self, sql: str, rows: Sequence[dict[str, object]]) -> None:
         """Do and commit something on a connection of its own."""
         with self.apart.begin() as connection:

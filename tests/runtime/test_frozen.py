@@ -10,21 +10,16 @@ from typing import Any
 import pytest
 
 from tests.components.processes import PythonWorker, wait_until
-from tests.runtime.conftest import COMPONENTS, NewDatabase
+from tests.runtime.conftest import COMPONENTS, ON_SERVERS, NewDatabase
 from tests.runtime.frozen_worker import ITEM
 from tests.runtime.stage import open_stage
-from tests.runtime.ways import EVERYWHERE, MARIADB, POSTGRES
+from tests.runtime.ways import EVERYWHERE
 from tests.runtime.workloads import WORKLOADS, failure_of
 
 LEASE_SECONDS = 1.5
-PLACES = [
-    pytest.param(workload, database, marks=COMPONENTS[database])
-    for workload in WORKLOADS
-    for database in (POSTGRES, MARIADB)
-]
 
 
-@pytest.mark.parametrize(("workload", "database"), PLACES)
+@pytest.mark.parametrize(("workload", "database"), ON_SERVERS)
 def test_a_frozen_process_is_replaced_and_changes_nothing(
     workload: str, database: str, new_database: NewDatabase
 ) -> None:
@@ -50,14 +45,16 @@ def test_a_frozen_process_is_replaced_and_changes_nothing(
 
 @pytest.mark.parametrize("database", [pytest.param(name, marks=COMPONENTS[name]) for name in EVERYWHERE])
 @pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("uses_driver", [False, True], ids=["", "driver"])
 def test_a_healthy_handler_that_idles_for_many_leases_keeps_its_transaction(
-    workload: str, database: str, new_database: NewDatabase
+    workload: str, database: str, new_database: NewDatabase, uses_driver: bool
 ) -> None:
     with new_database(database) as url, open_stage(workload, url, lease_seconds=1.0) as stage:
 
         def act(item: str, context: Any) -> None:
             scene = stage.scene(item, context)
             scene.write("before")
+            assert not uses_driver or scene.driver
             assert not context.lease_lost.wait(2.5), "the lease was lost"
             scene.write("after")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,11 +12,16 @@ from sqlalchemy import text
 from sqlalchemy.engine import Engine
 
 from holdfast.core.config import DbConfig
-from holdfast.core.engine import EngineProvider
 from holdfast.core.errors import Unavailable
+from holdfast.database.pools import EngineProvider
 from holdfast.runtime import idle_time
+from holdfast.runtime import transaction as handler_transaction
 from holdfast.runtime.transaction import HandlerTransaction
 from tests.components.processes import wait_until
+from tests.runtime.conftest import NewDatabase
+from tests.runtime.stage import open_stage
+from tests.runtime.ways import MARIADB
+from tests.runtime.workloads import WORKLOADS
 
 LEASE_SECONDS = {"postgresql": 0.3, "mysql": 1.0}
 SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
@@ -78,6 +85,57 @@ def test_a_handler_that_idles_for_many_leases_keeps_its_transaction(engine: Engi
 
 
 @pytest.mark.component("mariadb")
+def test_a_handler_and_the_pulse_use_the_drivers_connection_in_turns(engine: Engine) -> None:
+    transaction, is_over = HandlerTransaction(engine, lease_of(engine)), threading.Event()
+    begun(engine, transaction)
+    driver = transaction.connection.connection.driver_connection
+    assert driver is not None
+
+    def keep_saying() -> None:
+        while not is_over.is_set():
+            transaction.say_something()
+
+    pulsing = threading.Thread(target=keep_saying)
+    pulsing.start()
+    try:
+        for n in range(500):
+            cursor = driver.cursor()
+            cursor.execute(f"SELECT {n}")
+            assert cursor.fetchone() == (n,)
+    finally:
+        is_over.set()
+        pulsing.join()
+    transaction.settle(record)
+    assert effects(engine) == [1]
+
+
+@pytest.mark.component("mariadb")
+@pytest.mark.parametrize("thread", ["holdfast-pulse", "holdfast-pulse-step"])
+def test_a_thread_that_cannot_be_had_once_is_had_later(
+    engine: Engine, thread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, really = list[str](), threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if self.name == thread and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        really(self)
+
+    monkeypatch.setattr(idle_time, "pulse", idle_time.Pulse())
+    monkeypatch.setattr(handler_transaction, "pulse", idle_time.pulse)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    other, transaction = HandlerTransaction(engine, lease_of(engine)), HandlerTransaction(engine, lease_of(engine))
+    begun(engine, other)
+    begun(engine, transaction)
+    over = server_time(engine) + timedelta(seconds=4 * lease_of(engine))
+    wait_until(lambda: server_time(engine) > over, "four leases to pass")
+    for each in (other, transaction):
+        each.settle(record)
+    assert (refused, effects(engine)) == ([thread], [1, 1])
+
+
+@pytest.mark.component("mariadb")
 def test_without_the_pulse_the_server_ends_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a frozen process, which can say nothing."""
     monkeypatch.setattr(idle_time, "say_something", lambda connection: None)
@@ -108,7 +166,7 @@ def test_the_transaction_that_was_begun_is_proved(sqlite_url: str) -> None:
     driver = transaction.connection.connection.driver_connection
     driver.rollback()
     driver.execute("BEGIN")
-    assert transaction.was_ended_by(ValueError("then it raised"))
+    assert transaction.was_ended()
     transaction.close()
     provider.dispose_all()
 
@@ -122,8 +180,25 @@ def test_what_was_proved_whole_stays_so_when_its_record_fails(sqlite_url: str) -
     def refuse(connection: object) -> None:
         raise ValueError("not ours any more")
 
-    with pytest.raises(ValueError, match="not ours") as refused:
+    with pytest.raises(ValueError, match="not ours"):
         transaction.settle(refuse)
-    assert not transaction.was_ended_by(refused.value)
+    assert not transaction.was_ended()
     transaction.close()
     provider.dispose_all()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.component("mariadb")
+def test_the_limit_leaves_the_session_with_the_transaction(workload: str, new_database: NewDatabase) -> None:
+    """The application's own transactions on the same pool may idle as long as ever."""
+    with new_database(MARIADB) as url, open_stage(workload, url) as stage:
+        stage.workload.add(["one"])
+        stage.workload.run(["one"], lambda item, context: stage.scene(item, context).write("before"))
+        assert stage.kept() == {"one": [(1, "before")]}
+        limits = text("SELECT @@SESSION.idle_transaction_timeout, @@GLOBAL.idle_transaction_timeout")
+        engine = stage.workload.database
+        with ExitStack() as held:
+            sessions = [held.enter_context(engine.connect()) for _ in range(max(1, engine.pool.checkedin()))]  # type: ignore[attr-defined]
+            for session in sessions:
+                limit, usual = session.execute(limits).one()
+                assert limit == usual

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
 
 from holdfast import Holdfast, RowChange
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.core.clock import SystemClock
+from holdfast.jobs.settings import WorkerSettings
+from holdfast.lease.held_lease import Lease
+from holdfast.lease.store import StateStore
 from holdfast.outbox.message import Message
 from holdfast.outbox.processors import Processors
+from holdfast.runtime.keeper import keeping
 from holdfast.trigger.sources.horizons.samples import samples_of
 from tests.clocks import SteppedClock
 from tests.components.processes import wait_until
 from tests.trigger.shop import Shop
 
 TRIGGERS = 20
+PROCESSORS = 8
 
 
 @pytest.fixture
@@ -110,7 +118,109 @@ def test_an_idle_processor_asks_one_thing_a_round_and_rests_longer_and_longer(sh
         runner.process_batch(lease)
         with counting() as seen:
             assert runner.process_batch(lease).caught_up
+            assert runner.process_batch(lease).caught_up
     assert len(seen) == 1, seen
+
+
+def test_idle_processors_share_one_look(shop: Shop) -> None:
+    for number in range(PROCESSORS):
+        shop.hf.processor(f"totals-{number}", types=[f"type-{number}"])(quiet)
+    shop.hf.processors.register()
+    runners = [work.make() for work in shop.hf.processors.works()]
+    with ExitStack() as held:
+        leases = [held.enter_context(runner.leased()) for runner in runners]
+        for _ in range(2):
+            with counting() as seen:
+                for runner, lease in zip(runners, leases, strict=True):
+                    assert runner.process_batch(lease).caught_up
+    assert len(seen) == 1, seen
+
+
+def test_a_look_shows_what_came_and_what_people_did_though_nobody_was_woken(shop: Shop) -> None:
+    clock = SteppedClock()
+    delivered: list[str] = []
+    shop.hf.processor("totals")(lambda messages: delivered.extend(message.message_id for message in messages))
+    shop.hf.processors.register()
+    runner: Any = shop.hf.processors.works()[0].make()
+    runner._lookout._clock = clock
+    with runner.leased() as lease:
+        assert runner.process_batch(lease).caught_up
+        assert runner.process_batch(lease).caught_up
+        with shop.engine.begin() as connection:
+            shop.hf.outbox.append(connection, "OrderPlaced", {}, message_id="m1")
+        clock.advance(2.5)
+        assert runner.process_batch(lease).delivered == 1
+        assert [runner.process_batch(lease).delivered for _ in range(2)] == [0, 0]
+        shop.hf.processors.operator.reset("totals", None, actor="anne")
+        clock.advance(2.5)
+        steps = [runner.process_batch(lease).delivered for _ in range(2)]
+    assert delivered == ["m1", "m1"], steps
+
+
+def leases_of(shop: Shop) -> list[Lease]:
+    store = StateStore(shop.hf.state.documents, app_name="idle")
+    return [store.acquire(f"lease-{number}", ttl_seconds=3.0) for number in range(PROCESSORS)]
+
+
+def test_all_leases_are_extended_by_one_write(shop: Shop) -> None:
+    leases = leases_of(shop)
+    before = [lease._document.etag for lease in leases]
+    with counting() as seen, ExitStack() as held:
+        for lease in leases:
+            held.enter_context(keeping(lease, SystemClock()))
+        wait_until(
+            lambda: all(lease._document.etag != etag for lease, etag in zip(leases, before, strict=True)), "the beats"
+        )
+    assert all("FROM (VALUES" in statement for statement in seen), seen
+    for lease in leases:
+        lease.heartbeat()  # each knows what was written
+
+
+def test_a_lease_that_the_common_write_does_not_reach_holds_up_no_other(shop: Shop) -> None:
+    """One document is locked by someone, one was taken by another holder, one is being written."""
+    locked, taken, busy, *others = leases_of(shop)
+    shop.hf.state.documents.replace(taken._name, b"{}", taken._document.condition())
+    with shop.engine.connect() as connection, connection.begin(), busy._lane:
+        connection.execute(text("SELECT 1 FROM holdfast_state WHERE name = :name FOR UPDATE"), {"name": locked._name})
+        before = {lease: lease._document.etag for lease in (locked, taken, busy, *others)}
+        on_thread(lambda: Lease.heartbeat_together([locked, taken, busy, *others]))
+        assert [lease._document.etag == before[lease] for lease in (locked, taken, busy)] == [True] * 3
+        assert not any(lease._document.etag == before[lease] for lease in others)
+
+
+def on_thread(step: Callable[[], None]) -> None:
+    """Take a step on another thread: lanes of leases may be entered twice by one."""
+    thread = threading.Thread(target=step)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_process_that_rests_asks_no_more_for_many_processors_and_engines(shop: Shop) -> None:
+    """At most ten statements for each round of claims, which is five seconds: two a second."""
+    shop.hf.job(topic="mail", name="mail")(lambda: None)
+    for number in range(PROCESSORS):
+        shop.hf.processor(f"totals-{number}", types=[f"type-{number}"])(quiet)
+        shop.hf.engine(f"engine-{number}", operation="op")(lambda message: None)
+    rounds = 3
+
+    def claims(statements: list[str]) -> int:
+        return sum("asked.after_rank" in statement for statement in statements)
+
+    with counting() as seen, running(shop.hf):
+        wait_until(
+            lambda: sum("AS has_redelivery" in statement for statement in list(seen)) >= 2, "everyone to rest", 60
+        )
+        wait_until(lambda: not_since(seen, "looked_at AS MATERIALIZED"), "nobody to read any more", 60)
+        begun = len(seen)
+        wait_until(lambda: claims(list(seen)[begun:]) > rounds, "some rounds", 60)
+        asked = list(seen)[begun:]
+    assert len(asked) <= 10 * (rounds + 1), asked
+
+
+def not_since(seen: list[str], words: str) -> bool:
+    """Return whether the last ten statements are others."""
+    return not any(words in statement for statement in list(seen)[-10:])
 
 
 def test_an_idle_jobs_worker_asks_three_things_a_round_and_rests_five_polls(shop: Shop) -> None:
@@ -151,7 +261,7 @@ def test_a_processor_that_rests_notices_what_people_do(shop: Shop) -> None:
         with shop.engine.begin() as connection:
             shop.hf.outbox.append(connection, "OrderPlaced", {}, message_id="m1")
         wait_until(lambda: seen == ["m1"], "the message")
-        shop.hf.processors.by_hand.reset("totals", None, actor="anne")
+        shop.hf.processors.operator.reset("totals", None, actor="anne")
         wait_until(lambda: seen == ["m1", "m1"], "the message again")
 
 
@@ -180,3 +290,27 @@ def test_a_message_may_be_appended_in_a_transaction_that_is_prepared(shop: Shop)
         transaction.commit()
     with shop.engine.connect() as connection:
         assert connection.execute(text("SELECT message_id FROM holdfast_outbox")).scalars().all() == ["m1"]
+
+
+FORK = """
+import os, sys, threading
+from sqlalchemy import create_engine
+from holdfast.runtime.listener import are_listening, listen
+
+engine = create_engine(sys.argv[1])
+ready, heard = threading.Event(), threading.Event()
+listen(engine, "some_channel", lambda payload: ready.set())
+assert ready.wait(30)
+child = os.fork()
+if child == 0:
+    engine.dispose(close=False)
+    own = listen(engine, "some_channel", lambda payload: heard.set())
+    os._exit(0 if heard.wait(30) and are_listening() else 1)
+assert os.waitpid(child, 0)[1] == 0, "the child does not listen"
+"""
+
+
+def test_a_forked_process_listens_by_itself(postgres_url: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK, postgres_url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr

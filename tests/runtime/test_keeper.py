@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast.core.clock import SystemClock
-from holdfast.engines.invisible import KeptInvisible
+from holdfast.core.renewed import Renewed
+from holdfast.engines.queue_delivery import KeptInvisible
 from holdfast.engines.queues.protocol import EngineQueue, Received
+from holdfast.lease.documents import ETag, Written
+from holdfast.lease.store import StateStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from holdfast.runtime.keeper import Keeper, Kept, keeping
-from holdfast.state.documents import ETag, Written
-from holdfast.state.store import StateStore
-from holdfast.state.stores.memory import MemoryDocumentStore
 from tests.components.processes import wait_until
 
 
@@ -94,6 +95,32 @@ def test_any_number_of_leases_is_kept_by_two_threads(monkeypatch: pytest.MonkeyP
     assert sorted(names) == ["holdfast-beats", "holdfast-keeper"]
 
 
+class Ending(Renewed):
+    """Something whose first extension ends the thread that makes it."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock(), 0.6)
+        self.has_ended = False
+
+    def heartbeat(self, *, wait_seconds: float) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            raise SystemExit("planted")
+
+
+def test_a_thread_of_beats_that_died_is_told_of_although_another_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    keeper = Keeper(SystemClock())
+    monkeypatch.setattr("holdfast.runtime.keeper._of_process", keeper)
+    lease = store_of(MemoryDocumentStore()).acquire("orders", ttl_seconds=0.6)
+    with keeping(lease, SystemClock()):
+        assert keeper.is_alive
+        with keeping(Ending(), SystemClock()):
+            wait_until(lambda: not keeper.is_alive, "the thread to die")
+        assert not lease.lost.wait(1.5), "nobody took over"
+        assert not keeper.is_alive
+
+
 class SilentQueue:
     """A queue that takes the extension of a message and never answers."""
 
@@ -128,8 +155,8 @@ FORK = """
 import os, threading
 from holdfast.core.clock import SystemClock
 from holdfast.runtime.keeper import keeping
-from holdfast.state.store import StateStore
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.store import StateStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 
 def lease(name):
     return StateStore(MemoryDocumentStore(), app_name="shop", skew_margin_seconds=0.05).acquire(name, ttl_seconds=0.5)

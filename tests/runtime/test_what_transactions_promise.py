@@ -11,7 +11,8 @@ from functools import cache
 
 import pytest
 
-from tests.runtime.account import Outcome, violations
+from holdfast.jobs import model
+from tests.runtime.account import UNDONE, Outcome, violations
 from tests.runtime.conftest import COMPONENTS, NewDatabase
 from tests.runtime.stage import Cell, async_cells, cells, open_stage
 from tests.runtime.ways import EVERYWHERE
@@ -35,7 +36,9 @@ def outcomes(new_database: NewDatabase) -> Outcomes:
 
     @cache
     def play(workload: str, database: str) -> dict[str, Outcome]:
-        with new_database(database) as url, open_stage(workload, url) as stage:
+        with new_database(database) as url, open_stage(workload, url) as stage, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(model, "MOST_UNDONE", UNDONE)
+            patch.setattr(model, "UNDONE_SECONDS", 0.001)
             return stage.play(cells(database)) | stage.play(async_cells(database))
 
     return play

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import psycopg
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -28,6 +29,7 @@ class Then(StrEnum):
     ENDED = "it was ended by the handler, and what came before may have been kept"
     UNDONE = "the database has undone it, or can only undo it, because of an error that was caught"
     FAILED = "the way raises by itself, and the handler lets that out"
+    BROKEN = "the database has undone it, through no fault of the handler"
     OPEN = "either the way is refused, or the transaction is whole"
 
 
@@ -393,3 +395,137 @@ def caught_deadlock(scene: Scene) -> None:
 def caught_lock_timeout(scene: Scene) -> None:
     with suppress(DBAPIError):
         wait_for_a_lock_too_long(scene)
+
+
+# What hides an end: the connection is closed or breaks, or the database reports an error, after a part was kept
+
+
+def _kill(scene: Scene) -> None:
+    """Have the server end the session under the handler."""
+    session = {POSTGRES: "SELECT pg_terminate_backend(pg_backend_pid())", MARIADB: "KILL CONNECTION_ID()"}
+    with suppress(Exception):  # whatever a driver says when its connection breaks
+        scene.driver.cursor().execute(session[scene.database])
+
+
+@everywhere(Then.ENDED)
+def commit_then_close_of_the_driver(scene: Scene) -> None:
+    scene.driver.commit()
+    scene.driver.close()
+
+
+@way(postgresql=Then.ENDED)
+def commit_and_close_by_the_drivers_with(scene: Scene) -> None:
+    with scene.driver:
+        pass
+
+
+@everywhere(Then.ENDED)
+def close_of_the_driver(scene: Scene) -> None:
+    scene.driver.close()
+
+
+@way(postgresql=Then.ENDED, mariadb=Then.ENDED)
+def commit_of_the_driver_then_killed(scene: Scene) -> None:
+    scene.driver.commit()
+    _kill(scene)
+
+
+@way(mariadb=Then.ENDED)
+def procedure_that_commits_then_killed(scene: Scene) -> None:
+    scene.say("CALL commits()")
+    scene.kill()
+
+
+@way(postgresql=Then.ENDED)
+def commit_in_a_row_of_statements_then_killed(scene: Scene) -> None:
+    scene.connection.exec_driver_sql("SELECT 1; COMMIT; BEGIN")
+    scene.kill()
+
+
+@way(mariadb=Then.ENDED)
+def commit_release(scene: Scene) -> None:
+    scene.driver.cursor().execute("COMMIT RELEASE")
+
+
+@everywhere(Then.ENDED)
+def commit_of_the_driver_then_an_error(scene: Scene) -> None:
+    scene.driver.commit()
+    scene.call.did = True
+    scene.say("SELECT no_such_column FROM effects")
+
+
+@everywhere(Then.ENDED)
+def commit_of_the_driver_then_a_caught_error(scene: Scene) -> None:
+    scene.driver.commit()
+    with suppress(DBAPIError):
+        scene.say("INSERT INTO once VALUES (1)")
+
+
+@way(postgresql=Then.ENDED, mariadb=Then.ENDED)
+def commit_of_the_driver_then_a_deadlock(scene: Scene) -> None:
+    scene.driver.commit()
+    scene.call.did = True
+    deadlock(scene)
+
+
+@way(postgresql=Then.ENDED, mariadb=Then.ENDED)
+def commit_of_the_driver_then_a_caught_deadlock(scene: Scene) -> None:
+    scene.driver.commit()
+    with suppress(DBAPIError):
+        deadlock(scene)
+
+
+@way(mariadb=Then.ENDED)
+def procedure_that_commits_then_a_deadlock(scene: Scene) -> None:
+    scene.say("CALL commits()")
+    scene.call.did = True
+    deadlock(scene)
+
+
+@way(mariadb=Then.ENDED)
+def caught_lock_timeout_then_commit_of_the_driver(scene: Scene) -> None:
+    with suppress(DBAPIError):
+        wait_for_a_lock_too_long(scene)
+    scene.driver.commit()
+
+
+@way(mariadb=Then.ENDED)
+def caught_lock_timeout_then_a_procedure_that_commits(scene: Scene) -> None:
+    with suppress(DBAPIError):
+        wait_for_a_lock_too_long(scene)
+    scene.say("CALL commits()")
+
+
+@way(mariadb=Then.ENDED)
+def caught_deadlock_then_a_write_and_commit_of_the_driver(scene: Scene) -> None:
+    with suppress(DBAPIError):
+        deadlock(scene)
+    values = f"'{scene.item}', {scene.call.number}, 'driver'"
+    scene.driver.cursor().execute(f"INSERT INTO effects VALUES ({values})")
+    scene.driver.commit()
+
+
+@way(sqlite=Then.ENDED)
+def commit_and_begin_of_the_driver_then_insert_or_rollback(scene: Scene) -> None:
+    scene.driver.commit()
+    scene.driver.execute("BEGIN IMMEDIATE")
+    with suppress(DBAPIError):
+        scene.say("INSERT OR ROLLBACK INTO once VALUES (1)")
+
+
+@everywhere(Then.ENDED)
+def commit_by_scalar(scene: Scene) -> None:
+    scene.connection.scalar(text("COMMIT"))
+
+
+# What breaks without any doing of the handler's: nothing was kept, and it may be repeated
+
+
+@way(postgresql=Then.BROKEN, mariadb=Then.BROKEN)
+def killed(scene: Scene) -> None:
+    scene.kill()
+
+
+@way(postgresql=Then.WHOLE, mariadb=Then.WHOLE, sqlite=Then.WHOLE)
+def write_of_the_driver(scene: Scene) -> None:
+    scene.driver.cursor().execute("INSERT INTO scratch VALUES (1)")

@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import text
 from sqlalchemy.engine import Engine
@@ -19,6 +19,7 @@ from holdfast.core.errors import DbError
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.types import JsonObject, RawRecord, SourceDescriptor
 from holdfast.engines.context import EngineContext
+from holdfast.records.failure_text import words_of
 from holdfast.trigger.sources.protocol import AdapterCapability, FetchResult
 from tests.components.processes import wait_until
 from tests.runtime.account import TRIES, Settled
@@ -162,6 +163,8 @@ class Processors(Workload):
     """One processor for each item, which reads messages of its own type."""
 
     name = "processor"
+    never_again = AT_ONCE
+    options: ClassVar[dict[str, Any]] = {"retry_policy": ONCE_MORE}
 
     def add(self, items: Sequence[str]) -> None:
         app = self.app()
@@ -175,15 +178,14 @@ class Processors(Workload):
     def declared(self, item: str, handle: Handle, *, is_async: bool = False) -> Holdfast:
         app = self.app()
         handler = _batch_handler(handle, item, is_async=is_async)
-        app.processor(item, types=[item], retry_policy=ONCE_MORE, lease_seconds=self.lease_seconds)(handler)
+        app.processor(item, types=[item], lease_seconds=self.lease_seconds, **self.options)(handler)
         return app
 
     def _run(self, item: str, handle: Handle, is_async: bool) -> Settled:
         app = self.declared(item, handle, is_async=is_async)
-        for _ in range(2):  # the second run shows whether it is left alone
-            failure_of(lambda: app.processors.run_until_caught_up(item))
-        [place] = app.processors.checkpoints.of(item)
-        return Settled(place.checkpoint is not None, not place.may_run, place.reason)
+        runs = [failure_of(lambda: app.processors.run_until_caught_up(item)) for _ in range(TRIES)]
+        [place] = app.processors.checkpoints.of(item)  # the second run shows whether it is left alone
+        return Settled(place.checkpoint is not None, not place.may_run, place.reason or (str(runs[-1]) or None))
 
     def try_once(self, item: str, handle: Handle) -> None:
         self.declared(item, handle).processors.run_until_caught_up(item)
@@ -192,7 +194,7 @@ class Processors(Workload):
         return any(place.checkpoint is not None for place in self.app().processors.checkpoints.of(item))
 
     def resume(self, item: str) -> None:
-        self.app().processors.by_hand.resume(item, actor="test")
+        self.app().processors.operator.resume(item, actor="test")
 
 
 class Queued(Workload):
@@ -227,14 +229,16 @@ class Queued(Workload):
         succeeded = "SELECT correlation_id FROM holdfast_history WHERE status = 'Succeeded'"
         letters = "SELECT correlation_id, error_message FROM holdfast_dead_letters WHERE status = 'Pending'"
         with self.database.connect() as connection:
-            buried = {item: Settled(False, True, reason) for item, reason in connection.execute(text(letters))}
+            buried = {
+                item: Settled(False, True, words_of(reason)) for item, reason in connection.execute(text(letters))
+            }
             done = {item: Settled(is_done=True) for (item,) in connection.execute(text(succeeded))}
         return buried | done
 
     def resume(self, item: str) -> None:
         app = self.declared(lambda item, context: None)
         [letter] = [letter for letter in app.dead_letters.page().items if letter.correlation_id == item]
-        app.putting_back.retry(letter, actor="test")
+        app.redrive.retry(letter, actor="test")
 
 
 class Jobs(Queued):
@@ -299,10 +303,14 @@ class Engines(Queued):
 
 
 @contextmanager
-def running(app: Holdfast) -> Iterator[None]:
+def running(app: Holdfast, **options: Any) -> Iterator[None]:
     """Run an application beside the block."""
     failures: list[BaseException | None] = []
-    thread = threading.Thread(target=lambda: failures.append(failure_of(lambda: app.run(handle_signals=False))))
+
+    def run() -> None:
+        failures.append(failure_of(lambda: app.run(handle_signals=False, **options)))
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield

@@ -147,7 +147,7 @@ def test_async_handlers_leave_nothing_behind_on_a_lease_held_for_long(sqlite_sho
             return delivered == 20
 
         wait_until(more, "twenty batches")
-        assert lease._on_lost == []  # type: ignore[attr-defined]  # what a batch registers must be taken back
+        assert lease._on_lost == []
 
 
 def test_an_async_handler_works_in_a_forked_process(sqlite_shop: Shop) -> None:

@@ -18,7 +18,7 @@ from holdfast import (
     SqlAlchemySource,
     StateStore,
 )
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from tests.clocks import SteppedClock
 from tests.trigger.shop import order_ids
 

@@ -381,7 +381,7 @@ def test_the_hour_that_summer_time_repeats_is_read_only_after_it_has_passed_twic
 
             def bound(moment: str) -> str:
                 ahead = ticks.moments_ahead(datetime.fromisoformat(moment))
-                return str(mysql._earliest_local(connection, ahead))
+                return str(mysql._local_times(connection, ahead, None).bound)
 
             assert bound("2026-11-01 04:59:30") == "2026-11-01 00:59:30"
             assert bound("2026-11-01 05:01:30") == "2026-11-01 01:00:00"

@@ -13,8 +13,8 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import OperationalError
 
 from holdfast import SqlAlchemySource
-from holdfast.core import postgres_writers
 from holdfast.core.errors import MissingGrantError, SourceConfigurationError
+from holdfast.database import postgres_writers
 from holdfast.trigger.sources.horizons import postgres, ticks
 from tests.components.postgres import PostgresServer
 from tests.components.processes import wait_until
@@ -399,7 +399,7 @@ def test_the_hour_that_summer_time_repeats_is_read_only_after_it_has_passed_twic
 
         def bound(moment: str) -> str:
             ahead = ticks.moments_ahead(datetime.fromisoformat(moment))
-            return str(postgres._earliest_local(connection, ahead, "America/New_York"))
+            return str(postgres._local_times(connection, ahead, "items", "America/New_York").bound)
 
         assert bound("2026-11-01 04:59:30Z") == "2026-11-01 00:59:30"
         assert bound("2026-11-01 05:01:30Z") == "2026-11-01 01:00:00"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import SqlAlchemySource
-from holdfast.core.barrier import Reading
 from holdfast.core.errors import SourceConfigurationError
+from holdfast.database.barrier import Reading
 from holdfast.trigger.sources.horizons import sqlite
 from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from bench.trips import count_trips
-from holdfast.state.documents import ETag, Snapshot, Written
-from holdfast.state.stores.memory import MemoryDocumentStore
+from holdfast.lease.documents import ETag, Snapshot, Written
+from holdfast.lease.stores.memory import MemoryDocumentStore
 from tests.components.processes import wait_until
 from tests.trigger.shop import Shop
 

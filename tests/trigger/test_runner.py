@@ -160,12 +160,12 @@ def take_lease_by_force(shop: Shop) -> None:
     from datetime import timedelta
 
     from holdfast.core.types import OwnerId
-    from holdfast.state import document as doc
+    from holdfast.lease import document as doc
 
     taken = doc.acquire(
         doc.parse(snapshot.content, name),
         poller_name="orders",
-        fingerprint=None,
+        source=None,
         owner_id=OwnerId("usurper"),
         ttl=timedelta(seconds=60),
         skew_margin=timedelta(0),
@@ -296,7 +296,7 @@ def test_metrics_and_logs_tell_each_batch_once(postgres_url: str, caplog: pytest
             wait_until(lambda: runner.tick() and False, "the failure")
     assert metrics.counters[telemetry.METRIC_BATCHES_TOTAL, "success"] == 2
     assert metrics.counters[telemetry.METRIC_BATCHES_TOTAL, "failure"] == 1
-    assert metrics.counters[telemetry.METRIC_FAILURES_TOTAL, "HandlerError"] == 1
+    assert metrics.counters[telemetry.METRIC_FAILURES_TOTAL, "RuntimeError"] == 1
     known = {value for name, value in vars(telemetry).items() if name.startswith("METRIC_")}
     assert metrics.names == known, "a metric of the set was not told, or one outside it was"
     records = [record for record in caplog.records if getattr(record, "event", "") == "batch_complete"]

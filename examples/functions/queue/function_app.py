@@ -27,9 +27,9 @@ def record_order(msg: func.QueueMessage, lines: DbWriter) -> None:
     order = json.loads(msg.get_body())
     rows = [{"order_id": order["order_id"], **line} for line in order["lines"]]
     dropped = [{"order_id": order["order_id"], "line": number} for number in order.get("dropped", [])]
-    with lines.transaction():
-        lines.upsert_many(rows=rows, conflict_columns=["order_id", "line"])
-        lines.delete_many(pks=dropped)
+    with lines.transaction() as tx:
+        tx.upsert_many(rows=rows, conflict_columns=["order_id", "line"])
+        tx.delete_many(pks=dropped)
 
 
 @app.queue_trigger(arg_name="msg", queue_name="%CANCELLATIONS_QUEUE%", connection="AzureWebJobsStorage")

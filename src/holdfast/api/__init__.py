@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from ..core.errors import MissingDependencyError
+from ..core.extras import needed
 
-try:
+with needed("The HTTP API needs FastAPI", "server"):
     import fastapi as _fastapi  # noqa: F401 - asked for here, so that the modules below need not
-except ImportError as error:
-    raise MissingDependencyError("The HTTP API needs FastAPI: run \"pip install 'holdfast[server]'\".") from error
 
 from .app import create_app
+from .limits import RequestLimits
 from .rate_limit import RateLimit
 from .tokens import ApiToken, ApiTokens, Role, new_token
 
-__all__ = ["ApiToken", "ApiTokens", "RateLimit", "Role", "create_app", "new_token"]
+__all__ = ["ApiToken", "ApiTokens", "RateLimit", "RequestLimits", "Role", "create_app", "new_token"]

@@ -1,4 +1,4 @@
-"""What endpoints ask for: the desk to work at, and a caller with a role."""
+"""What endpoints ask for: the services to work at, and a caller with a role."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from fastapi import Depends, Request, Security
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
+from ..core.redaction import public, shown
 from .envelope import Succeeded
 from .errors import ApiError
-from .gate import exchange_of
-from .ports import Desk
+from .middleware import exchange_of
+from .ports import Services
 from .tokens import Caller, Role
 
 _Data = TypeVar("_Data")
@@ -37,27 +38,42 @@ class Needs(SecurityBase):
         return caller
 
 
-def _desk_of(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+def _services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
 
 
-async def _desk(request: Request) -> Desk:  # async, so that no thread is started for it
-    return _desk_of(request)
+async def _services(request: Request) -> Services:  # async, so that no thread is started for it
+    return _services_of(request)
 
 
-AtDesk = Annotated[Desk, Depends(_desk)]
+WithServices = Annotated[Services, Depends(_services)]
 Reader = Annotated[Caller, Security(Needs(Role.READ))]
 Operator = Annotated[Caller, Security(Needs(Role.OPERATE))]
 Admin = Annotated[Caller, Security(Needs(Role.ADMIN))]
 
 
+def error_for(caller: Caller, text: str) -> str:
+    """Return an error as the caller may see it: whole, or without what may be personal data in it."""
+    return shown(text) if caller.may(Role.PAYLOAD) else public(text)
+
+
+def check_search(caller: Caller, error: str | None) -> None:
+    """Let errors be searched only by those who may see them: the answer would tell what is in them.
+
+    Raises:
+        ApiError: 403, the caller may not see payloads.
+    """
+    if error is not None and not caller.may(Role.PAYLOAD):
+        raise ApiError(403, f"To search in errors needs a token with the role '{Role.PAYLOAD}'.", "error")
+
+
 def succeeded(request: Request, data: _Data) -> Succeeded[_Data]:
     """Return the answer to a request that was done."""
-    desk = _desk_of(request)
+    services = _services_of(request)
     return Succeeded(
         status="Succeeded",
         correlation_id=exchange_of(request).correlation_id,
-        timestamp=desk.clock.now(),
+        timestamp=services.clock.now(),
         data=data,
     )

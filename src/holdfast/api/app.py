@@ -1,4 +1,4 @@
-"""Putting the API together: the routers, the gate around them, and how errors are answered."""
+"""Putting the API together: the routers, the middleware around them, and how errors are answered."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from sqlalchemy import select
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from .._version import __version__
 from ..core.clock import Clock, SystemClock
 from ..core.errors import DbError
-from . import dlq, engines, history, registry
+from ..records.database import reading
+from . import audit, dlq, engines, history, registry
+from .authentication import Authentication
 from .continuation import Signer
-from .documented import completed
-from .door import Door
-from .envelope import failed
+from .envelope import EscapedJson, failed
 from .errors import CODES, ApiError, from_ours, from_validation
-from .gate import Gate, exchange_of
-from .ports import Application, Desk
+from .health import Health
+from .limits import RequestLimits
+from .middleware import ApiMiddleware, exchange_of
+from .openapi import completed
+from .ports import Application, Services
 from .rate_limit import Buckets, RateLimit
 from .tokens import ApiTokens
 
 logger = logging.getLogger("holdfast.api")
 
 OPENAPI_PATH = "/api/openapi.json"
-ROUTERS = (dlq.router, history.router, engines.router, registry.router)
+ROUTERS = (dlq.router, history.router, engines.router, registry.router, audit.router)
 _USUAL_RATE = RateLimit()
+_USUAL_LIMITS = RequestLimits()
 _NO_TOKENS = ApiTokens()
 _DESCRIPTION = (
     "Dead letters and history of every workload, engines and their registry. Every answer is an envelope: `status`, "
@@ -53,6 +58,7 @@ def create_app(
     *,
     tokens: ApiTokens = _NO_TOKENS,
     rate_limit: RateLimit | None = _USUAL_RATE,
+    limits: RequestLimits = _USUAL_LIMITS,
     is_loopback: bool = False,
     continuation_key: str | None = None,
     clock: Clock | None = None,
@@ -63,6 +69,7 @@ def create_app(
         hf: the application, such as a ``Holdfast``.
         tokens: the bearer tokens that are accepted.
         rate_limit: for each token, and for each address without one; None for no limit.
+        limits: how long a request may take, and how many run at once.
         is_loopback: whether the server can be reached from this machine only. Then, and without tokens, whoever asks
             from this machine may do everything.
         continuation_key: a secret that all instances share, so that each can go on with the other's listings. Left
@@ -82,6 +89,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_operation_id,
+        default_response_class=EscapedJson,
         exception_handlers={
             ApiError: _answer_refusal,
             DbError: _answer_error_of_ours,
@@ -89,12 +97,25 @@ def create_app(
             HTTPException: _answer_framework,
         },
     )
-    api.state.desk = Desk(application=hf, clock=clock, signer=Signer(continuation_key))
+    api.state.services = Services(application=hf, clock=clock, signer=Signer(continuation_key))
     buckets = None if rate_limit is None else Buckets(rate_limit, clock)
-    api.add_middleware(Gate, door=Door(tokens, is_loopback), buckets=buckets, clock=clock)
+    health = Health(lambda: _ask(hf))
+    api.add_middleware(
+        ApiMiddleware,
+        authentication=Authentication(tokens, is_loopback),
+        buckets=buckets,
+        limits=limits,
+        health=health,
+        clock=clock,
+    )
     for router in ROUTERS:
         api.include_router(router)
     return api
+
+
+def _ask(hf: Application) -> None:
+    with reading(hf.database) as connection:
+        connection.execute(select(1))
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -102,7 +123,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 async def _answer_refusal(request: Request, error: ApiError) -> JSONResponse:
-    return failed(error, exchange_of(request).correlation_id, request.app.state.desk.clock.now())
+    return failed(error, exchange_of(request).correlation_id, request.app.state.services.clock.now())
 
 
 async def _answer_error_of_ours(request: Request, error: DbError) -> JSONResponse:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from email.message import Message as Header
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
+from ..core.strict_json import strictly_loaded
 from .errors import ApiError
 
 MOST_BYTES = 64 * 1024
@@ -40,8 +39,8 @@ async def checked_body(headers: Headers, receive: Receive) -> Receive:
 
 
 async def _bounded(headers: Headers, receive: Receive) -> bytes:
-    told = headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and (len(told) > 10 or int(told) > MOST_BYTES):
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and (len(length) > 10 or int(length) > MOST_BYTES):
         raise _too_large()
     body = bytearray()
     while True:
@@ -54,10 +53,10 @@ async def _bounded(headers: Headers, receive: Receive) -> bytes:
 
 
 def _check_type(headers: Headers) -> None:
-    told = Header()
-    told["content-type"] = headers.get("content-type", "")
-    charset = told.get_content_charset()
-    if told.get_content_type() != "application/json" or charset not in _CHARSETS or "content-encoding" in headers:
+    content = Header()
+    content["content-type"] = headers.get("content-type", "")
+    charset = content.get_content_charset()
+    if content.get_content_type() != "application/json" or charset not in _CHARSETS or "content-encoding" in headers:
         raise ApiError(
             415, "The body must be JSON in UTF-8. Send it with 'Content-Type: application/json'.", "Content-Type"
         )
@@ -65,23 +64,11 @@ def _check_type(headers: Headers) -> None:
 
 def _check_json(body: bytes) -> None:
     try:
-        content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        content = strictly_loaded(body.decode("utf-8"))
     except (ValueError, RecursionError):  # also when it is not UTF-8, or a number has thousands of digits
         raise ApiError.validation("The body is not JSON.", "body") from None
     if _depth(content) > MOST_DEPTH:
         raise ApiError.validation(f"The body is nested more than {MOST_DEPTH} levels deep.", "body")
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _finite(text: str) -> float:
-    """Return a number; one that is too large for any, such as 1e999, could be sent on to nobody."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("the number is too large")
-    return number
 
 
 def _depth(content: Any) -> int:

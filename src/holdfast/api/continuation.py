@@ -9,33 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError
-from ..records.paging import WrongTokenError
+from ..records.paging import Page, WrongTokenError
 from .errors import ApiError
 
 PARAMETER = "continuationToken"
 _SHORTEST_KEY = 16
-
-
-@contextmanager
-def tokens_of_this_filter() -> Iterator[None]:
-    """Refuse a token of ours that cannot go on with what is asked for now: not every table can take up any filter.
-
-    Raises:
-        ApiError: 400, the token is from a listing with another filter.
-    """
-    try:
-        yield
-    except WrongTokenError as error:
-        raise ApiError.validation(
-            f"The {PARAMETER} is from a listing with another filter. Keep the filter from page to page, or begin "
-            "without a token.",
-            PARAMETER,
-        ) from error
+_Item = TypeVar("_Item")
 
 
 class Signer:
@@ -55,6 +39,24 @@ class Signer:
                 f"The key for continuation tokens has {len(key)} characters. Use at least {_SHORTEST_KEY} random ones."
             )
         self._key = (key or new_id(64)).encode("utf-8")
+
+    def page(self, listing: str, token: str | None, page: Callable[[str | None], Page[_Item]]) -> Page[_Item]:
+        """Return the page of a listing behind a token that we gave out, with the token to go on with.
+
+        Raises:
+            ApiError: 400, the token is none of ours, or from a listing with another filter: not every table can take up
+                any filter.
+        """
+        after = self.checked(listing, token)
+        try:
+            found = page(after)
+        except WrongTokenError as error:
+            raise ApiError.validation(
+                f"The {PARAMETER} is from a listing with another filter. Keep the filter from page to page, or begin "
+                "without a token.",
+                PARAMETER,
+            ) from error
+        return Page(found.items, self.signed(listing, found.continuation_token))
 
     def signed(self, listing: str, token: str | None) -> str | None:
         """Return a listing's token as it is given out; None when there is none."""

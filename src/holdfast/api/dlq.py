@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from ..core.errors import ConfigurationError, Conflict, JobError, MessageError, NotFoundError
 from ..engines.queues.protocol import MissingQueueError
 from ..records.dead_letters import DeadLetter, LetterStatus
-from .access import AtDesk, Operator, Reader, succeeded
-from .continuation import tokens_of_this_filter
-from .documented import refusals
-from .envelope import Succeeded, Wire
+from .access import Operator, Reader, WithServices, check_search, error_for, succeeded
+from .envelope import Succeeded, Wire, described
 from .errors import ApiError
-from .parameters import EnginePath, Expiry, LetterChange, LetterQuery, RowKeyPath, only
-from .ports import Desk
+from .openapi import answers
+from .parameters import EnginePath, Expiry, LetterChange, LetterQuery, RowKeyPath
+from .ports import Services
 from .tokens import Caller, Role
 
 router = APIRouter(prefix="/api/dlq", tags=["Dead letters"])
 
 _LISTING = "dlq"
+_PAYLOAD = ("original_message", "traceback")
 
 
 class LetterItem(Wire):
@@ -34,7 +34,7 @@ class LetterItem(Wire):
     row_key: str
     instance_id: str
     original_queue: str
-    error_message: str
+    error_message: str = Field(description="Without the values in it unless the token may see payloads.")
     dequeue_count: int
     status: LetterStatus
     first_failure_at_utc: datetime
@@ -49,8 +49,12 @@ class LetterDetails(LetterItem):
     resolved_at_utc: datetime | None
     resolved_by: str | None
     item_id: str | None = Field(description="The item that it is about, such as `job-7`.")
+    application: str | None = Field(
+        description="Of engines, the application that gave it up; only that one puts it back."
+    )
     retried_as: str | None = Field(description="The message that it was put back as.")
     original_message: str = Field(default="", description="The message. Left out unless the token may see payloads.")
+    traceback: str | None = Field(default=None, description="Left out unless the token may see payloads.")
 
 
 class LetterPage(Wire):
@@ -74,67 +78,61 @@ class Expired(Wire):
     expired: int
 
 
-@router.get(
-    "",
-    summary="List dead letters",
-    response_model=Succeeded[LetterPage],
-    responses=refusals(400),
-    dependencies=[Depends(only(LetterQuery))],
-)
+@router.get("", summary="List dead letters", **answers(Succeeded[LetterPage], 400, query=LetterQuery))
 def list_letters(
-    query: Annotated[LetterQuery, Query()], request: Request, desk: AtDesk, _caller: Reader
+    query: Annotated[LetterQuery, Query()], request: Request, services: WithServices, caller: Reader
 ) -> Succeeded[LetterPage]:
-    """List dead letters. Needs the role `read`.
+    """List dead letters. Needs the role `read`; their errors come whole with the role `payload` only.
 
     In a database the last failure comes first; those in an Azure table come by engine and row key, before the others.
     """
-    after = desk.signer.checked(_LISTING, query.continuation_token)
-    with tokens_of_this_filter():
-        page = desk.letters.page(query.wanted(), query.limit, after)
-    found = LetterPage(
-        items=[_item(letter) for letter in page.items],
-        continuation_token=desk.signer.signed(_LISTING, page.continuation_token),
+    check_search(caller, query.error)
+    page = services.signer.page(
+        _LISTING, query.continuation_token, lambda after: services.letters.page(query.wanted(), query.limit, after)
     )
-    return succeeded(request, found)
+    items = [_item(letter, caller) for letter in page.items]
+    return succeeded(request, LetterPage(items=items, continuation_token=page.continuation_token))
 
 
 @router.get(
-    "/{engine}/{rowKey}",
-    summary="Get one dead letter",
-    response_model=Succeeded[LetterDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 404),
-    dependencies=[Depends(only())],
+    "/{engine}/{rowKey}", summary="Get one dead letter", **answers(Succeeded[LetterDetails], 400, 404, leaves_out=True)
 )
 def get_letter(
-    engine: EnginePath, row_key: RowKeyPath, request: Request, desk: AtDesk, caller: Reader
+    engine: EnginePath, row_key: RowKeyPath, request: Request, services: WithServices, caller: Reader
 ) -> Succeeded[LetterDetails]:
-    """Show one dead letter. Needs the role `read`; the message itself comes with the role `payload` only."""
-    return succeeded(request, _details(_found(desk, engine, row_key), caller))
+    """Show one dead letter. Needs the role `read`; message and traceback come with the role `payload` only."""
+    return succeeded(request, _details(_found(services, engine, row_key), caller))
 
 
 @router.patch(
     "/{engine}/{rowKey}",
-    summary="Resolve or expire one dead letter",
-    response_model=Succeeded[LetterDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 404, 409, 413, 415),
-    dependencies=[Depends(only())],
+    summary="Resolve, expire or reopen one dead letter",
+    **answers(Succeeded[LetterDetails], 400, 404, 409, 413, 415, leaves_out=True),
 )
 def change_letter(
-    engine: EnginePath, row_key: RowKeyPath, change: LetterChange, request: Request, desk: AtDesk, caller: Operator
+    engine: EnginePath,
+    row_key: RowKeyPath,
+    change: LetterChange,
+    request: Request,
+    services: WithServices,
+    caller: Operator,
 ) -> Succeeded[LetterDetails]:
     """Settle a Pending dead letter by hand: nothing is run again. Needs the role `operate`; `force` needs `admin`.
 
-    While a retry of it is begun and not finished that is a 409. With `force` it is settled all the same: the retry's
-    message may be in the queue, and is then executed.
+    `Pending` reopens a settled one: it can be retried again, and retention leaves it alone; one that was put back needs
+    `force`. While a retry of it is begun and not finished, to settle it is a 409. With `force` it is settled all the
+    same: the retry's message may be in the queue, and is then executed.
     """
     if change.force and not caller.may(Role.ADMIN):
         raise ApiError(403, f"To overrule a retry that was begun needs a token with the role '{Role.ADMIN}'.", "force")
-    letter = _found(desk, engine, row_key)
+    letter = _found(services, engine, row_key)
     with _about(letter):
-        settle = desk.letters.resolve if change.status == "Resolved" else desk.letters.expire_one
-        notes = change.resolution_notes
+        changes = {
+            "Resolved": services.letters.resolve,
+            "Expired": services.letters.expire_one,
+            "Pending": services.letters.reopen,
+        }
+        settle, notes = changes[change.status], change.resolution_notes
         settled = settle(letter.engine, letter.row_key, notes, caller.name, despite_retry=change.force)
     return succeeded(request, _details(settled, caller))
 
@@ -142,43 +140,35 @@ def change_letter(
 @router.post(
     "/{engine}/{rowKey}/retry",
     summary="Put one dead letter back",
-    response_model=Succeeded[Retried],
-    responses=refusals(400, 404, 409, 413, 415),
-    dependencies=[Depends(only())],
+    **answers(Succeeded[Retried], 400, 404, 409, 413, 415),
 )
 def retry_letter(
-    engine: EnginePath, row_key: RowKeyPath, request: Request, desk: AtDesk, caller: Operator
+    engine: EnginePath, row_key: RowKeyPath, request: Request, services: WithServices, caller: Operator
 ) -> Succeeded[Retried]:
     """Put a Pending dead letter back into its queue and resolve it as 'Retried'. Needs the role `operate`.
 
     A retry that was begun before and not finished is finished.
     """
-    letter = _found(desk, engine, row_key)
+    letter = _found(services, engine, row_key)
     with _about(letter):
-        message_id = desk.retry(letter, caller.name)
+        message_id = services.retry(letter, caller.name)
     return succeeded(request, Retried(engine=engine, row_key=row_key, message_id=message_id))
 
 
-@router.post(
-    "/expire",
-    summary="Expire old dead letters",
-    response_model=Succeeded[Expired],
-    responses=refusals(400, 413, 415),
-    dependencies=[Depends(only())],
-)
-def expire_letters(expiry: Expiry, request: Request, desk: AtDesk, caller: Operator) -> Succeeded[Expired]:
+@router.post("/expire", summary="Expire old dead letters", **answers(Succeeded[Expired], 400, 413, 415))
+def expire_letters(expiry: Expiry, request: Request, services: WithServices, caller: Operator) -> Succeeded[Expired]:
     """Give up on every Pending dead letter that failed longer ago. Needs the role `operate`."""
-    expired = desk.letters.expire(expiry.older_than_days, expiry.engine, actor=caller.name)
+    expired = services.letters.expire(expiry.older_than_days, expiry.engine, actor=caller.name)
     return succeeded(request, Expired(expired=expired))
 
 
-def _found(desk: Desk, engine: str, row_key: str) -> DeadLetter:
+def _found(services: Services, engine: str, row_key: str) -> DeadLetter:
     """Return the letter of exactly that name: some databases take 'hmac ' for 'hmac'.
 
     Raises:
         ApiError: 404, there is none.
     """
-    letter = desk.letters.get(engine, row_key)
+    letter = services.letters.get(engine, row_key)
     if letter is None or (letter.engine, letter.row_key) != (engine, row_key):
         raise ApiError(404, f"There is no dead letter '{row_key}' of engine '{engine}'.", f"{engine}/{row_key}")
     return letter
@@ -207,33 +197,10 @@ def _about(letter: DeadLetter) -> Iterator[None]:
         raise ApiError(409, str(error), name) from error
 
 
-def _item(letter: DeadLetter) -> LetterItem:
-    return LetterItem(**_fields(letter))
+def _item(letter: DeadLetter, caller: Caller) -> LetterItem:
+    return LetterItem(**{**described(LetterItem, letter), "error_message": error_for(caller, letter.error_message)})
 
 
 def _details(letter: DeadLetter, caller: Caller) -> LetterDetails:
-    payload: dict[str, Any] = {"original_message": letter.original_message} if caller.may(Role.PAYLOAD) else {}
-    return LetterDetails(
-        **_fields(letter),
-        resolution_notes=letter.resolution_notes,
-        resolved_at_utc=letter.resolved_at,
-        resolved_by=letter.resolved_by,
-        item_id=letter.item_id,
-        retried_as=letter.retried_as,
-        **payload,
-    )
-
-
-def _fields(letter: DeadLetter) -> dict[str, Any]:
-    return {
-        "engine": letter.engine,
-        "row_key": letter.row_key,
-        "instance_id": letter.instance_id,
-        "original_queue": letter.original_queue,
-        "error_message": letter.error_message,
-        "dequeue_count": letter.dequeue_count,
-        "status": letter.status,
-        "first_failure_at_utc": letter.first_failure_at,
-        "last_failure_at_utc": letter.last_failure_at,
-        "correlation_id": letter.correlation_id,
-    }
+    details = described(LetterDetails, letter, without=() if caller.may(Role.PAYLOAD) else _PAYLOAD)
+    return LetterDetails(**{**details, "error_message": error_for(caller, letter.error_message)})

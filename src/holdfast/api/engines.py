@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from ..core.errors import Conflict, MessageError, NotFoundError
-from ..engines.by_hand import send_by_hand
+from ..core.errors import ConfigurationError, Conflict, MessageError, NotFoundError
 from ..engines.definition import EngineDefinition, operation_of
+from ..engines.operator import send_audited
 from ..records.schema import ENGINE_LENGTH
-from .access import AtDesk, Operator, Reader, succeeded
-from .documented import refusals
+from .access import Operator, Reader, WithServices, succeeded
 from .envelope import Succeeded, Wire
 from .errors import ApiError
-from .gate import exchange_of
-from .parameters import AskedEngine, IdText, Moment, only, whole_number
-from .ports import Desk
+from .middleware import exchange_of
+from .openapi import answers
+from .parameters import AskedEngine, IdText, Moment, whole_number
+from .ports import Services
 
 router = APIRouter(prefix="/api/engines", tags=["Engines"])
 
 _LONGEST_DELAY_SECONDS = 7 * 86_400
 _OURS = "holdfast"  # what the fields begin with that queues add to a message
-_PARAMETER = "delaySeconds"
+_PARAMETERS = ("delaySeconds", "ifRunning")
 
 
 class Slots(Wire):
@@ -65,6 +65,11 @@ class SendQuery(BaseModel):
     delay_seconds: Annotated[int, BeforeValidator(whole_number)] = Field(
         0, ge=0, le=_LONGEST_DELAY_SECONDS, description="How long the message waits before it is delivered."
     )
+    if_running: Literal["wait", "reject"] = Field(
+        "wait",
+        description="`reject`: a 409 and no message while the singleton is running for that instance or its registry "
+        "is locked. Left out, the message waits for its turn.",
+    )
 
 
 class AskedMessage(BaseModel):
@@ -101,16 +106,10 @@ class Accepted(Wire):
     queue: str
 
 
-@router.get(
-    "",
-    summary="List the declared engines",
-    response_model=Succeeded[EngineList],
-    responses=refusals(400),
-    dependencies=[Depends(only())],
-)
-def list_engines(request: Request, desk: AtDesk, _caller: Reader) -> Succeeded[EngineList]:
+@router.get("", summary="List the declared engines", **answers(Succeeded[EngineList], 400))
+def list_engines(request: Request, services: WithServices, _caller: Reader) -> Succeeded[EngineList]:
     """List the engines that the application declares. Needs the role `read`."""
-    declared = desk.engines.declared
+    declared = services.engines.declared
     items = [_engine_item(name, list(operations.values())) for name, operations in declared.items()]
     return succeeded(request, EngineList(items=items))
 
@@ -119,28 +118,29 @@ def list_engines(request: Request, desk: AtDesk, _caller: Reader) -> Succeeded[E
     "/{engine}/messages",
     summary="Send an engine a message",
     status_code=202,
-    response_model=Succeeded[Accepted],
-    responses=refusals(400, 404, 409, 413, 415),
-    dependencies=[Depends(only(SendQuery))],
+    **answers(Succeeded[Accepted], 400, 404, 409, 413, 415, query=SendQuery),
 )
 def send_message(
     engine: AskedEngine,
     query: Annotated[SendQuery, Query()],
     message: AskedMessage,
     request: Request,
-    desk: AtDesk,
+    services: WithServices,
     caller: Operator,
 ) -> Succeeded[Accepted]:
     """Put a message into an engine's queue. Needs the role `operate`.
 
-    A message id that waits in a queue in the database already is a 409.
+    A message id that waits in a queue in the database already is a 409; so is a singleton at work, with
+    `ifRunning=reject`.
     """
-    queue = _operation(desk, engine, message.operation).settings.queue
+    queue = _operation(services, engine, message.operation).settings.queue
     _check_fields(engine, message)
+    if query.if_running == "reject":
+        _require_idle(services, engine, message)
     try:
-        sent = send_by_hand(
-            desk.engines,
-            desk.database,
+        sent = send_audited(
+            services.engines,
+            services.database,
             caller.name,
             engine,
             message.payload,
@@ -166,17 +166,33 @@ def send_message(
     return succeeded(request, accepted)
 
 
-def _operation(desk: Desk, engine: str, operation: str | None) -> EngineDefinition:
+def _operation(services: Services, engine: str, operation: str | None) -> EngineDefinition:
     """Return what is asked for.
 
     Raises:
         ApiError: 404, there is no such engine or operation.
     """
     try:
-        return operation_of(desk.engines.declared, engine, operation)
+        return operation_of(services.engines.declared, engine, operation)
     except NotFoundError as error:
-        target = f"{engine}/{operation}" if engine in desk.engines.declared else engine
+        target = f"{engine}/{operation}" if engine in services.engines.declared else engine
         raise ApiError(404, str(error), target) from error
+
+
+def _require_idle(services: Services, engine: str, message: AskedMessage) -> None:
+    """Refuse a message for a singleton that could not start now.
+
+    Raises:
+        ApiError: 409, it is running or its registry is locked; 400, it is no singleton.
+    """
+    try:
+        services.engines.require_idle(engine, message.operation, message.instance_id)
+    except Conflict as error:
+        raise ApiError(
+            409, str(error), f"{engine}-{message.instance_id or services.engines.default_instance_id}"
+        ) from error
+    except ConfigurationError as error:
+        raise ApiError.validation(str(error), "ifRunning") from error
 
 
 def _check_fields(engine: str, message: AskedMessage) -> None:
@@ -188,8 +204,8 @@ def _check_fields(engine: str, message: AskedMessage) -> None:
     if message.engine not in (None, engine):
         raise ApiError.validation("The message is for another engine than the path names.", "engine")
     for name in message.others:
-        if name == _PARAMETER:
-            raise ApiError.validation(f"{_PARAMETER} is a parameter of the address, not a field.", name)
+        if name in _PARAMETERS:
+            raise ApiError.validation(f"{name} is a parameter of the address, not a field.", name)
         if name.startswith(_OURS):
             raise ApiError.validation(f"Fields that begin with '{_OURS}' are what queues add to a message.", name)
 
@@ -206,6 +222,6 @@ def _operation_item(definition: EngineDefinition) -> OperationItem:
     return OperationItem(
         operation=settings.operation,
         singleton=settings.singleton,
-        max_retry_attempts=settings.max_retry_attempts,
+        max_retry_attempts=settings.max_attempts,
         schedule=None if schedule is None else Slots(cron=schedule.cron, timezone=schedule.timezone),
     )

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from datetime import datetime
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from ..core.redaction import escaped_json
 from .errors import ApiError, ErrorCode
 
 _Data = TypeVar("_Data")
+
+
+class EscapedJson(JSONResponse):
+    """An answer whose control characters are escapes of JSON: nothing in it steers a terminal that it is shown on."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return escaped_json(json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))).encode()
 
 
 class Wire(BaseModel):
     """What is sent: the names of its fields are in camel case there."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+
+
+def described(model: type[Wire], item: object, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a model as an item has them, whose moments are not said to be in UTC by their names."""
+    return {name: getattr(item, name.removesuffix("_utc")) for name in model.model_fields if name not in without}
 
 
 class Succeeded(Wire, Generic[_Data]):
@@ -64,4 +80,4 @@ def failed(error: ApiError, correlation_id: str, timestamp: datetime) -> JSONRes
         timestamp=timestamp,
         error=Error(code=error.code, message=error.message, target=error.target, details=details),
     )
-    return JSONResponse(body.model_dump(mode="json", by_alias=True), error.status, headers=error.headers)
+    return EscapedJson(body.model_dump(mode="json", by_alias=True), error.status, headers=error.headers)

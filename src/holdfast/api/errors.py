@@ -18,6 +18,7 @@ from ..core.errors import (
     Unavailable,
     UnfinishedRetry,
 )
+from ..core.redaction import shown
 from ..engines.queues.protocol import MissingQueueError, QueueAccessError
 
 _LONGEST_TARGET = 200
@@ -34,6 +35,7 @@ class ErrorCode(StrEnum):
     FORBIDDEN = "FORBIDDEN"
     RESOURCE_NOT_FOUND = "RESOURCE_NOT_FOUND"
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
+    REQUEST_TIMEOUT = "REQUEST_TIMEOUT"
     CONFLICT = "CONFLICT"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
     UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
@@ -48,6 +50,7 @@ CODES = {
     403: ErrorCode.FORBIDDEN,
     404: ErrorCode.RESOURCE_NOT_FOUND,
     405: ErrorCode.METHOD_NOT_ALLOWED,
+    408: ErrorCode.REQUEST_TIMEOUT,
     409: ErrorCode.CONFLICT,
     413: ErrorCode.PAYLOAD_TOO_LARGE,
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
@@ -103,6 +106,22 @@ class ApiError(Exception):
         return cls(429, message, headers={"Retry-After": str(seconds)})
 
     @classmethod
+    def too_many_at_once(cls, most: int) -> ApiError:
+        """Return the error for a caller who has as many requests open as may be."""
+        message = f"{most} requests of yours are being answered. Wait for one of them."
+        return cls(429, message, headers={"Retry-After": "1"})
+
+    @classmethod
+    def too_slow(cls, seconds: float) -> ApiError:
+        """Return the error for a request that was not done within its time."""
+        return cls(
+            503,
+            f"It took longer than {seconds:g} s: something it needs is locked or busy. A change may still be "
+            "made; look before you repeat it.",
+            headers={"Retry-After": "1"},
+        )
+
+    @classmethod
     def internal(cls) -> ApiError:
         """Return the error for a mistake of ours: the log has it under the correlation id."""
         return cls(500, "Something went wrong here. The server's log tells what, under this correlation id.")
@@ -153,8 +172,8 @@ def _fault(error: Mapping[str, Any]) -> Fault:
 
 
 def _sendable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which a name in a body can have and an answer cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Return a text without secrets, its control characters written out, also halves of surrogate pairs."""
+    return shown(text)
 
 
 def _unavailable(message: str) -> ApiError:

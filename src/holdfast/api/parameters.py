@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Path, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
@@ -25,7 +25,7 @@ _LONGEST_ERROR = 200
 _LONGEST_NOTES = 4000
 _MOST_DAYS = 36_500
 _FUNCTION_KEY = "code"  # Azure Functions takes its keys as a parameter
-_DATE = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?"
+_DATE = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?)?"
 _EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)  # before it, not every database can compare
 
 
@@ -61,36 +61,14 @@ _ErrorText = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_
 _Token = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_TOKEN)]
 _Notes = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_NOTES, pattern=_ANY_TEXT)]
 
-EnginePath = Annotated[
-    str,
-    Path(
-        alias="engine",
-        description="Where it came from, such as `hmac` or `jobs:email`.",
-        min_length=1,
-        max_length=ENGINE_LENGTH,
-        pattern=_LEGAL_IN_A_KEY,
-    ),
-]
-AskedEngine = Annotated[
-    str,
-    Path(
-        alias="engine",
-        description="A declared engine, such as `hmac`.",
-        min_length=1,
-        max_length=ENGINE_LENGTH,
-        pattern=_LEGAL_IN_A_KEY,
-    ),
-]
-RowKeyPath = Annotated[
-    str,
-    Path(
-        alias="rowKey",
-        description="From a listing.",
-        min_length=1,
-        max_length=_LONGEST_KEY,
-        pattern=_LEGAL_IN_A_KEY,
-    ),
-]
+
+def _in_path(alias: str, description: str, longest: int) -> Any:
+    return Path(alias=alias, description=description, min_length=1, max_length=longest, pattern=_LEGAL_IN_A_KEY)
+
+
+EnginePath = Annotated[str, _in_path("engine", "Where it came from, such as `hmac` or `jobs:email`.", ENGINE_LENGTH)]
+AskedEngine = Annotated[str, _in_path("engine", "A declared engine, such as `hmac`.", ENGINE_LENGTH)]
+RowKeyPath = Annotated[str, _in_path("rowKey", "From a listing.", _LONGEST_KEY)]
 
 
 class _Listing(BaseModel):
@@ -101,7 +79,9 @@ class _Listing(BaseModel):
     engine: _EngineName | None = Field(None, description="Only of this engine.")
     instance_id: IdText | None = Field(None, description="Only of this instance.")
     correlation_id: IdText | None = Field(None, description="Only of this correlation id.")
-    error: _ErrorText | None = Field(None, description="Only with this text in the error, in any case.")
+    error: _ErrorText | None = Field(
+        None, description="Only with this text in the error, in any case. Needs the role `payload`."
+    )
     from_date: Moment | None = Field(None, description="Only from this moment on. UTC unless it names a zone.")
     to_date: Moment | None = Field(None, description="Only before this moment. UTC unless it names a zone.")
     limit: Annotated[int, BeforeValidator(whole_number)] = Field(
@@ -109,14 +89,16 @@ class _Listing(BaseModel):
     )
     continuation_token: _Token | None = Field(None, description="Go on behind the page that ended with it.")
 
-    def check_dates(self) -> None:
-        """Check that the dates are in order.
+    def checked(self) -> dict[str, Any]:
+        """Return what is asked for, its dates in order.
 
         Raises:
             ApiError: 400, they are the wrong way round.
         """
         if self.from_date is not None and self.to_date is not None and self.from_date > self.to_date:
             raise ApiError.validation("fromDate is later than toDate. Exchange them.", "fromDate")
+        same = {name: getattr(self, name) for name in ("engine", "instance_id", "correlation_id", "error")}
+        return {**same, "since": self.from_date, "until": self.to_date}
 
 
 class LetterQuery(_Listing):
@@ -130,16 +112,7 @@ class LetterQuery(_Listing):
         Raises:
             ApiError: 400, the dates are the wrong way round.
         """
-        self.check_dates()
-        return LetterFilter(
-            engine=self.engine,
-            status=self.status,
-            instance_id=self.instance_id,
-            since=self.from_date,
-            until=self.to_date,
-            correlation_id=self.correlation_id,
-            error=self.error,
-        )
+        return LetterFilter(**self.checked(), status=self.status)
 
 
 class HistoryQuery(_Listing):
@@ -154,17 +127,7 @@ class HistoryQuery(_Listing):
         Raises:
             ApiError: 400, the dates are the wrong way round.
         """
-        self.check_dates()
-        return HistoryFilter(
-            engine=self.engine,
-            instance_id=self.instance_id,
-            status=self.status,
-            operation=self.operation,
-            since=self.from_date,
-            until=self.to_date,
-            correlation_id=self.correlation_id,
-            error=self.error,
-        )
+        return HistoryFilter(**self.checked(), status=self.status, operation=self.operation)
 
 
 class Change(BaseModel):
@@ -174,10 +137,12 @@ class Change(BaseModel):
 
 
 class LetterChange(Change):
-    """How a Pending letter is settled."""
+    """How a Pending letter is settled, or a settled one reopened."""
 
-    status: Literal["Resolved", "Expired"] = Field(description="Dealt with, or given up on.")
-    resolution_notes: _Notes = Field(description="What was done about it.")
+    status: Literal["Resolved", "Expired", "Pending"] = Field(
+        description="Dealt with, or given up on; `Pending` reopens a settled one."
+    )
+    resolution_notes: _Notes = Field(description="What was done about it, or why it is reopened (in the audit).")
     force: bool = Field(
         False,
         description="Although a retry of it was begun that can never be finished. Needs the role `admin`.",
@@ -200,8 +165,8 @@ def only(parameters: type[BaseModel] | None = None) -> Callable[[Request], Await
         names = [name for name, _ in request.query_params.multi_items()]
         for name in names:
             if name not in known:
-                told = ", ".join(sorted(known - {_FUNCTION_KEY})) or "none"
-                raise ApiError.validation(f"There is no parameter of that name here. Known: {told}.", name)
+                listed = ", ".join(sorted(known - {_FUNCTION_KEY})) or "none"
+                raise ApiError.validation(f"There is no parameter of that name here. Known: {listed}.", name)
             if names.count(name) > 1:
                 raise ApiError.validation(f"{name} is given more than once.", name)
 

@@ -8,19 +8,12 @@ from typing import Protocol
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
-from ..engines.by_hand import SendsMessages
+from ..engines.engines import Engines
 from ..engines.registry import Registry
 from ..records.dead_letters import DeadLetter
 from ..records.protocol import HistoryTable, LetterTable
+from ..records.redrive import Redrives
 from .continuation import Signer
-
-
-class PutsBack(Protocol):
-    """Puts what dead letters are about back where it came from."""
-
-    def retry(self, letter: DeadLetter, actor: str) -> str:
-        """Put back what one dead letter is about, audited, settle the letter, and return the id that it has now."""
-        ...
 
 
 class Application(Protocol):
@@ -32,7 +25,7 @@ class Application(Protocol):
         ...
 
     @property
-    def engines(self) -> SendsMessages:
+    def engines(self) -> Engines:
         """Return the declared engines, and what sends them messages."""
         ...
 
@@ -52,13 +45,13 @@ class Application(Protocol):
         ...
 
     @property
-    def putting_back(self) -> PutsBack:
+    def redrive(self) -> Redrives:
         """Return what puts dead letters back."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class Services:
     """What the endpoints work with. The tables are asked for when they are needed, so that nothing connects before."""
 
     application: Application
@@ -81,7 +74,7 @@ class Desk:
         return self.application.database
 
     @property
-    def engines(self) -> SendsMessages:
+    def engines(self) -> Engines:
         """Return the declared engines."""
         return self.application.engines
 
@@ -100,4 +93,4 @@ class Desk:
             MessageError: it is too large to be put back; nothing was changed.
             UnfinishedRetry: it was begun, and something does not answer: the next retry or a worker finishes it.
         """
-        return self.application.putting_back.retry(letter, actor)
+        return self.application.redrive.retry(letter, actor)

@@ -11,12 +11,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
-from pydantic import AfterValidator, Field, StringConstraints
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
 
 from ..core.errors import ConfigurationError, Conflict
 from ..core.types import FencingToken, JsonObject
-from ..engines.by_hand import registry_by_hand
+from ..engines.operator import audited_registry
 from ..engines.registry import EngineTablesConfig, Registry, RegistryView
 from ..engines.registry_shape import (
     DEFAULT_LOCK_SECONDS,
@@ -25,12 +26,13 @@ from ..engines.registry_shape import (
     checked_job_id,
     refuse_reserved,
 )
-from .access import Admin, AtDesk, Operator, Reader, succeeded
-from .documented import refusals
-from .envelope import Succeeded, Wire
+from ..records.retention import SHORTEST_RETENTION_DAYS, check_configured_days
+from .access import Admin, Operator, Reader, WithServices, succeeded
+from .envelope import Succeeded, Wire, described
 from .errors import ApiError
-from .parameters import Change, only
-from .ports import Desk
+from .openapi import answers
+from .parameters import Change, IdText
+from .ports import Services
 from .tokens import Caller, Role
 
 router = APIRouter(prefix="/api/registry", tags=["Registry"])
@@ -53,11 +55,23 @@ def _job_id(text: str) -> str:
         raise ValueError(str(error)) from None
 
 
+def _days(given: float) -> float:
+    try:
+        check_configured_days(given)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return given
+
+
 _JobId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_JOB_ID), AfterValidator(_job_id)]
 _Token = Annotated[int, Field(ge=0, le=_LARGEST_TOKEN)]
 _Account = Annotated[str, StringConstraints(pattern=_ACCOUNT)]
 _TableName = Annotated[str, StringConstraints(pattern=_TABLE)]
-_Days = Annotated[int | float, Field(ge=0, le=_MOST_DAYS)]
+_Days = Annotated[
+    int | float,
+    Field(le=_MOST_DAYS, json_schema_extra={"minimum": int(SHORTEST_RETENTION_DAYS)}),
+    AfterValidator(_days),
+]
 _FieldName = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -88,11 +102,26 @@ class RegistryDetails(Wire):
         description="`expired` when a job ended without giving the lock back; any job may take it then."
     )
     instance_lock: Lock
-    engine_tables_config: Tables
+    engine_tables_config: Tables | None = Field(description="The application's; null in the registry of an instance.")
     fields: dict[str, Any] = Field(
         default_factory=dict,
         description="The application's own fields. Left out unless the token may see payloads.",
     )
+
+
+class InstanceQuery(BaseModel):
+    """Whose registry is meant."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    instance_id: IdText | None = Field(None, description="That of an instance; the application's when left out.")
+
+
+def _asked_for(services: WithServices, query: Annotated[InstanceQuery, Query()]) -> Registry:
+    return services.registry.instance(query.instance_id)
+
+
+OwnRegistry = Annotated[Registry, Depends(_asked_for)]
 
 
 class NewTables(Change):
@@ -150,41 +179,39 @@ class RegistryChange(Change):
     remove: Annotated[list[_FieldName], Field(max_length=_MOST_REMOVED)] | None = Field(
         None, description="Fields of the application to remove."
     )
-    engine_tables_config: WholeTables | None = Field(None, description="Where engines keep their tables, as a whole.")
+    engine_tables_config: WholeTables | None = Field(
+        None, description="Where engines keep their tables, as a whole. Needs the role `admin`."
+    )
 
 
 @router.get(
     "",
     summary="Get the registry",
-    response_model=Succeeded[RegistryDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 404),
-    dependencies=[Depends(only())],
+    **answers(Succeeded[RegistryDetails], 400, 404, query=InstanceQuery, leaves_out=True),
 )
-def get_registry(request: Request, desk: AtDesk, caller: Reader) -> Succeeded[RegistryDetails]:
+def get_registry(
+    request: Request, services: WithServices, caller: Reader, own: OwnRegistry
+) -> Succeeded[RegistryDetails]:
     """Show the registry and its lock. Needs `read`; the application's own fields come with `payload` only."""
-    return succeeded(request, _details(_existing(desk), caller))
+    return succeeded(request, _details(_existing(own), caller))
 
 
 @router.post(
     "",
     summary="Make the registry",
-    response_model=Succeeded[RegistryDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 409, 413, 415),
-    dependencies=[Depends(only())],
+    **answers(Succeeded[RegistryDetails], 400, 409, 413, 415, query=InstanceQuery, leaves_out=True),
 )
 def init_registry(
-    request: Request, desk: AtDesk, caller: Admin, new: NewRegistry | None = None
+    request: Request, services: WithServices, caller: Admin, own: OwnRegistry, new: NewRegistry | None = None
 ) -> Succeeded[RegistryDetails]:
     """Make the registry; one that is there is never overwritten. Needs the role `admin`."""
     new = new or NewRegistry.model_validate({})
-    tables, fields = _tables(new.engine_tables_config), _checked_fields(new.fields, "fields")
-    name = desk.registry.name
-    if desk.registry.read() is not None:
+    tables, fields = _tables(own, new.engine_tables_config), _checked_fields(new.fields, "fields")
+    name = own.name
+    if own.read() is not None:
         raise ApiError(409, f"There is a registry '{name}' already; nothing was changed.", name)
-    told = {**tables.as_json(), "fields": sorted(fields)}
-    with _refusals(desk), _by_hand(desk, caller, "registry init", told) as registry:
+    details = {**({} if tables is None else tables.as_json()), "fields": sorted(fields)}
+    with _refusals(own), audited_registry(own, services.database, caller.name, "registry init", details) as registry:
         view = registry.init(tables, fields)
     return succeeded(request, _details(view, caller))
 
@@ -192,21 +219,20 @@ def init_registry(
 @router.post(
     "/lock",
     summary="Lock the registry",
-    response_model=Succeeded[RegistryDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 404, 409, 413, 415),
-    dependencies=[Depends(only())],
+    **answers(Succeeded[RegistryDetails], 400, 404, 409, 413, 415, query=InstanceQuery, leaves_out=True),
 )
-def lock_registry(locking: Locking, request: Request, desk: AtDesk, caller: Operator) -> Succeeded[RegistryDetails]:
+def lock_registry(
+    locking: Locking, request: Request, services: WithServices, caller: Operator, own: OwnRegistry
+) -> Succeeded[RegistryDetails]:
     """Take the lock for a job, so that nobody else changes the registry. Needs the role `operate`.
 
     A job that has the lock keeps it, for a whole duration from now.
     """
-    _existing(desk)
-    told = {"job_id": locking.job_id, "duration_seconds": locking.duration_seconds}
-    with _refusals(desk, "durationSeconds"):
-        desk.registry.require_free(locking.job_id)
-        with _by_hand(desk, caller, "registry lock", told) as registry:
+    _existing(own)
+    details = {"job_id": locking.job_id, "duration_seconds": locking.duration_seconds}
+    with _refusals(own, "durationSeconds"):
+        own.require_free(locking.job_id)
+        with audited_registry(own, services.database, caller.name, "registry lock", details) as registry:
             view = registry.acquire(locking.job_id, duration_seconds=locking.duration_seconds)
     return succeeded(request, _details(view, caller))
 
@@ -214,13 +240,10 @@ def lock_registry(locking: Locking, request: Request, desk: AtDesk, caller: Oper
 @router.post(
     "/unlock",
     summary="Unlock the registry",
-    response_model=Succeeded[RegistryDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 404, 409, 413, 415),
-    dependencies=[Depends(only())],
+    **answers(Succeeded[RegistryDetails], 400, 404, 409, 413, 415, query=InstanceQuery, leaves_out=True),
 )
 def unlock_registry(
-    unlocking: Unlocking, request: Request, desk: AtDesk, caller: Operator
+    unlocking: Unlocking, request: Request, services: WithServices, caller: Operator, own: OwnRegistry
 ) -> Succeeded[RegistryDetails]:
     """Give the lock of a job back, or with `force` take it away. Needs the role `operate`; `force` needs `admin`.
 
@@ -228,76 +251,75 @@ def unlock_registry(
     """
     if unlocking.force and not caller.may(Role.ADMIN):
         raise ApiError(403, f"To take the lock away needs a token with the role '{Role.ADMIN}'.", "force")
-    view = _existing(desk)
+    view = _existing(own)
     if view.lock.job_id:
-        view = _unlocked(desk, caller, unlocking, view)
+        view = _unlocked(services, own, caller, unlocking, view)
     return succeeded(request, _details(view, caller))
 
 
 @router.patch(
     "",
     summary="Change the registry",
-    response_model=Succeeded[RegistryDetails],
-    response_model_exclude_unset=True,
-    responses=refusals(400, 404, 409, 413, 415),
-    dependencies=[Depends(only())],
+    **answers(Succeeded[RegistryDetails], 400, 404, 409, 413, 415, query=InstanceQuery, leaves_out=True),
 )
 def change_registry(
-    change: RegistryChange, request: Request, desk: AtDesk, caller: Operator
+    change: RegistryChange, request: Request, services: WithServices, caller: Operator, own: OwnRegistry
 ) -> Succeeded[RegistryDetails]:
-    """Change the registry in one write, as the job that has its lock. Needs the role `operate`."""
+    """Change the registry in one write, as the job that has its lock.
+
+    Needs the role `operate`; `engineTablesConfig` needs `admin`: it says where records are, and how long they are kept.
+    """
+    if change.engine_tables_config is not None and not caller.may(Role.ADMIN):
+        raise ApiError(
+            403, f"To change engineTablesConfig needs a token with the role '{Role.ADMIN}'.", "engineTablesConfig"
+        )
     if change.changes is None and change.remove is None and change.engine_tables_config is None:
         raise ApiError.validation("Name what to change: changes, remove or engineTablesConfig.", "changes")
     changes, remove = _checked_fields(change.changes, "changes"), _checked_names(change.remove)
-    tables = None if change.engine_tables_config is None else _tables(change.engine_tables_config)
-    _existing(desk)
-    told = {
+    tables = None if change.engine_tables_config is None else _tables(own, change.engine_tables_config)
+    _existing(own)
+    details = {
         "job_id": change.job_id,
         "changed": sorted(changes),
         "removed": sorted(remove),
         "engine_tables_config": None if tables is None else tables.as_json(),
     }
-    with _refusals(desk), _by_hand(desk, caller, "registry change", told) as registry:
+    with _refusals(own), audited_registry(own, services.database, caller.name, "registry change", details) as registry:
         view = registry.change(
             change.job_id, changes, remove=remove, tables=tables, fencing_token=_fencing(change.fencing_token)
         )
     return succeeded(request, _details(view, caller))
 
 
-def _existing(desk: Desk) -> RegistryView:
+def _existing(registry: Registry) -> RegistryView:
     """Return the registry.
 
     Raises:
         ApiError: 404, there is none.
     """
-    registry = desk.registry
     view = registry.read()
     if view is None:
         raise ApiError(404, f"There is no registry '{registry.name}' yet. Make it with a POST.", registry.name)
     return view
 
 
-def _unlocked(desk: Desk, caller: Caller, unlocking: Unlocking, seen: RegistryView) -> RegistryView:
+def _unlocked(
+    services: Services, own: Registry, caller: Caller, unlocking: Unlocking, seen: RegistryView
+) -> RegistryView:
     """Return the registry without the lock that was seen, if it is the one that was named."""
     token = _fencing(unlocking.fencing_token)
-    told = {"job_id": unlocking.job_id, "fencing_token": seen.lock.fencing_token, "force": unlocking.force}
+    details = {"job_id": unlocking.job_id, "fencing_token": seen.lock.fencing_token, "force": unlocking.force}
     named = replace(
         seen.lock, job_id=unlocking.job_id, fencing_token=seen.lock.fencing_token if token is None else token
     )
-    with _refusals(desk), _by_hand(desk, caller, "registry unlock", told) as registry:
+    with _refusals(own), audited_registry(own, services.database, caller.name, "registry unlock", details) as registry:
         if unlocking.force:
             return registry.force_unlock(named)
         return registry.release(unlocking.job_id, fencing_token=token)
 
 
 @contextmanager
-def _by_hand(desk: Desk, caller: Caller, action: str, told: JsonObject) -> Iterator[Registry]:
-    with registry_by_hand(desk.registry, desk.database, caller.name, action, told) as registry:
-        yield registry
-
-
-@contextmanager
-def _refusals(desk: Desk, field: str | None = None) -> Iterator[None]:
+def _refusals(own: Registry, field: str | None = None) -> Iterator[None]:
     """Answer a change that cannot be made as things are; nothing was changed.
 
     Raises:
@@ -306,23 +328,25 @@ def _refusals(desk: Desk, field: str | None = None) -> Iterator[None]:
     try:
         yield
     except Conflict as error:
-        raise ApiError(409, str(error), desk.registry.name) from error
+        raise ApiError(409, str(error), own.name) from error
     except ConfigurationError as error:
         if field is None or error.__cause__ is not None:  # not the request: the database
             raise
         raise ApiError.validation(str(error), field) from error
 
 
-def _tables(given: NewTables | WholeTables | None) -> EngineTablesConfig:
-    """Return where engines are to keep their tables.
+def _tables(own: Registry, given: NewTables | WholeTables | None) -> EngineTablesConfig | None:
+    """Return where engines are to keep their tables; None for an instance, whose registry does not say.
 
     Raises:
-        ApiError: 400, the names cannot be had.
+        ApiError: 400, the names cannot be had, or not in this registry.
     """
     if given is None:
-        return _USUAL
+        return _USUAL if own.instance_id is None else None
     try:
-        return EngineTablesConfig(**given.model_dump())
+        tables = EngineTablesConfig(**given.model_dump())
+        own.require_tables(tables)
+        return tables
     except ConfigurationError as error:
         raise ApiError.validation(str(error), "engineTablesConfig") from error
 
@@ -357,7 +381,7 @@ def _whole(seconds: float) -> int | float:
 
 
 def _details(view: RegistryView, caller: Caller) -> RegistryDetails:
-    lock, tables = view.lock, view.tables
+    lock = view.lock
     own: dict[str, Any] = {"fields": view.state} if caller.may(Role.PAYLOAD) else {}
     return RegistryDetails(
         name=view.name,
@@ -369,11 +393,6 @@ def _details(view: RegistryView, caller: Caller) -> RegistryDetails:
             lock_until_utc=lock.until,
             lock_fencing_token=lock.fencing_token,
         ),
-        engine_tables_config=Tables(
-            storage_account_name=tables.storage_account_name,
-            dlq_table_name=tables.dlq_table_name,
-            history_table_name=tables.history_table_name,
-            retention_days=tables.retention_days,
-        ),
+        engine_tables_config=None if view.instance_id is not None else Tables(**described(Tables, view.tables)),
         **own,
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
-from typing import Self
 
-from ..core.bearer import bearer_token, hashed_tokens, read_file, token_hash
+from ..core.accepted_tokens import EXPIRES, AcceptedTokens, expiry
+from ..core.bearer import HashedToken, token_hash
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError
 
@@ -50,6 +49,7 @@ class ApiToken:
     name: str
     sha256: str
     roles: frozenset[Role]
+    expires_at: datetime | None = None
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
@@ -68,52 +68,29 @@ class ApiToken:
     @property
     def line(self) -> str:
         """Return the token's line in a token file."""
-        return f"{self.sha256} {self.name} {','.join(sorted(self.roles))}"
+        line = f"{self.sha256} {self.name} {','.join(sorted(self.roles))}"
+        return line if self.expires_at is None else f"{line} {EXPIRES}{self.expires_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-class ApiTokens:
-    """The tokens that are accepted. One name may have several, so that a token can be replaced without a gap."""
-
-    def __init__(self, tokens: Iterable[ApiToken] = ()) -> None:
-        self._tokens = tuple(tokens)
-
-    def __bool__(self) -> bool:
-        return bool(self._tokens)
+class ApiTokens(AcceptedTokens[ApiToken]):
+    """The tokens that the API accepts: on each line of a file the SHA-256 of one, a name, and roles."""
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Return the tokens of a file: on each line the SHA-256 of a token, a name, and roles with commas between.
-
-        Raises:
-            ConfigurationError: the file cannot be read, holds no token, or a line is something else.
-        """
-        return cls.parse(read_file("The token file", path).decode(errors="replace"), f"the token file {path}")
-
-    @classmethod
-    def parse(cls, text: str, where: str = "the tokens") -> Self:
-        """Return the tokens of a text in the form of a token file, such as a setting of a function app.
-
-        Raises:
-            ConfigurationError: it holds no token, or a line is something else.
-        """
-        found = []
-        for line, sha256, words in hashed_tokens(text, where):
-            if len(words) != 2:
-                raise ConfigurationError(
-                    f"Line {line} of {where} must hold the SHA-256 of a token, a name and roles, such as 'anne "
-                    f"read,operate', and nothing else: it has {len(words)} words behind the hash, not 2."
-                )
-            found.append(ApiToken(name=words[0], sha256=sha256, roles=_roles(words[1], f"Line {line} of {where}")))
-        return cls(found)
+    def _of_line(cls, token: HashedToken, at: str) -> ApiToken:
+        words = list(token.words)
+        expires_at = expiry(words.pop(), at) if len(words) == 3 and words[2].startswith(EXPIRES) else None
+        if len(words) != 2:
+            raise ConfigurationError(
+                f"{at} must hold the SHA-256 of a token, a name and roles, such as 'anne read,operate', perhaps "
+                f"'{EXPIRES}2027-01-31', and nothing else: it has {len(words)} words behind the hash, not 2."
+            )
+        roles = _roles(words[1], at)
+        return ApiToken(name=words[0], sha256=token.sha256, roles=roles, expires_at=expires_at)
 
     def caller(self, authorization: str | None) -> Caller | None:
-        """Return whose token a header ``Authorization`` presents. Every hash is compared, in the same time."""
-        token = bearer_token(authorization)
-        if token is None:
-            return None
-        presented = token_hash(token)
-        found = [known for known in self._tokens if hmac.compare_digest(presented, known.sha256)]
-        return Caller(found[0].name, found[0].roles) if found else None
+        """Return whose token a header ``Authorization`` presents."""
+        known = self.presented(authorization)
+        return None if known is None else Caller(known.name, known.roles)
 
 
 def new_token(name: str, roles: Iterable[Role]) -> tuple[str, ApiToken]:

@@ -18,10 +18,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ..core.config import DbConfig, resolve_db_config, safe_url
-from ..core.driver_errors import advice, connection_error, is_connection_failure, reason
-from ..core.engine import EngineProvider, check_engine_provider
 from ..core.errors import ConfigurationError, DbConnectionError, DbError
-from ..core.reflection import qualified
+from ..database.errors import advice, connection_error, is_connection_failure, reason
+from ..database.pools import EngineProvider, check_engine_provider
+from ..database.reflection import qualified
+from .keys import UnfitKeyError
 from .tables import TableCache, is_changed, look_up, looks_stale
 
 _Result = TypeVar("_Result")
@@ -95,12 +96,16 @@ class TableBinding:
         try:
             return step(table)
         except (ConfigurationError, StatementError) as error:
-            if not looks_stale(error):
+            if not looks_stale(error) or self._is_unfit(table, error):
                 raise
             fresh = self._look_again(table, error)
             if not is_changed(fresh, table):
                 raise
             return step(fresh)
+
+    def _is_unfit(self, table: Table, error: Exception) -> bool:
+        """Return whether a key fits no column, as known a moment ago: whoever asks for such must cost no look each."""
+        return isinstance(error, UnfitKeyError) and _tables.is_fresh(self._engine, table)
 
     def _table(self) -> Table:
         return _tables.get(self._engine, self._named_table(), self._schema)

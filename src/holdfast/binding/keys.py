@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, bindparam, inspect, tuple_
 from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError
-from ..core.reflection import qualified
+from ..core.key_text import shown_key
+from ..database.column_values import Fit, fit_of, shown_type
+from ..database.reflection import qualified
+from .tables import DIALECT
 
 RowData = dict[str, object]
 KEYS = "holdfast_keys"
 WITHOUT_KEY = "Give the table one, or use insert() or upsert()."
 _KEY_PREFIX = "holdfast_key_"
 _MOST_KEYS = 1000
+
+
+class UnfitKeyError(ConfigurationError):
+    """A value cannot stand in the key column it is given for; no database was asked."""
 
 
 class OutdatedKeyError(ConfigurationError):
@@ -35,7 +42,7 @@ def by_key(table: Table) -> list[ColumnElement[bool]]:
 def with_key_names(table: Table, rows: Sequence[RowData]) -> list[RowData]:
     """Return the parameters for ``by_key``: rows with their key columns called what they are called there."""
     names = _key_names(table)
-    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
+    return [{names.get(name, name): value for name, value in row.items()} for row in fitting_keys(table, rows)]
 
 
 def _key_names(table: Table) -> dict[str, str]:
@@ -56,8 +63,47 @@ def in_listed_keys(table: Table) -> ColumnElement[bool]:
 def listed_keys(table: Table, pks: Sequence[RowData]) -> list[RowData]:
     """Return the parameters for ``in_listed_keys``, in lists that fit into a statement."""
     names = key_columns(table)
-    keys = [pk[names[0]] if len(names) == 1 else tuple(pk[name] for name in names) for pk in pks]
+    fitting_pks = fitting_keys(table, pks)
+    keys = [pk[names[0]] if len(names) == 1 else tuple(pk[name] for name in names) for pk in fitting_pks]
     return [{KEYS: keys[at : at + _MOST_KEYS]} for at in range(0, len(keys), _MOST_KEYS)]
+
+
+def fitting_rows(table: Table, rows: Sequence[RowData], names: Collection[str]) -> list[RowData]:
+    """Return rows whose values in the columns of these names are of the columns' types, converted where that is exact.
+
+    Databases would guess: MariaDB deletes row 42 for '42abc', and row 0 for 'nope'.
+
+    Raises:
+        UnfitKeyError: one does not fit; the message names column, value and type.
+    """
+    fits = {name: fit_of(table.c[name].type, table.info[DIALECT]) for name in names}
+    return [_fitting(table, row, fits) for row in rows]
+
+
+def fitting_keys(table: Table, rows: Sequence[RowData]) -> list[RowData]:
+    """Return rows whose primary key fits its columns. Raises as ``fitting_rows`` does."""
+    return fitting_rows(table, rows, key_columns(table))
+
+
+def _fitting(table: Table, row: RowData, fits: Mapping[str, Fit | None]) -> RowData:
+    for name, fit in fits.items():
+        value = row.get(name)
+        if fit is None or value is None:
+            continue
+        try:
+            fitting = fit(value)
+        except ValueError as error:
+            raise _unfit(table, name, value, error) from None
+        if fitting is not value:
+            row = {**row, name: fitting}
+    return row
+
+
+def _unfit(table: Table, name: str, value: object, error: ValueError) -> UnfitKeyError:
+    return UnfitKeyError(
+        f"{shown_key(value)} cannot be a key in column '{name}' of '{qualified(table.name, table.schema)}', which is "
+        f"{shown_type(table.c[name].type)}: {error}. The database was not asked."
+    )
 
 
 def require_values(rows: Sequence[RowData], names: Iterable[str], what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import repeat
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -13,10 +13,15 @@ from sqlalchemy.engine import Connection, CursorResult, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..core.config import DbConfig
-from ..core.driver_errors import MOST_SESSIONS, is_outdated_plan
-from ..core.engine import EngineProvider, autocommit
 from ..core.errors import ConfigurationError, QueryError
+from ..database.errors import MOST_SESSIONS, is_outdated_plan
+from ..database.fetching import all_rows, chunks, fetched
+from ..database.kept_types import sent_parameters
+from ..database.pools import EngineProvider, autocommit
+from ..database.psycopg_values import exact_reading
+from ..database.unreadable import Fetched, Rows
 from .base import TableBinding, check_key, require_dict
+from .keys import fitting_keys
 
 _Result = TypeVar("_Result")
 _Row = dict[str, object]
@@ -53,14 +58,26 @@ class DbReader(TableBinding):
         """Return the row with this primary key, or None.
 
         Raises:
-            ConfigurationError: no table was given, or ``pk`` does not name exactly its key columns.
+            ConfigurationError: no table was given, or ``pk`` does not name exactly its key columns, with values of
+                their types.
             QueryError: the database refused the read.
         """
 
         def find(table: Table) -> list[_Row]:
             check_key(table, pk, "Use query().")
-            statement = select(table).where(*(table.c[name] == value for name, value in pk.items()))
-            return self._fetch(autocommit, lambda connection: _dicts(connection.execute(statement), 2))
+            [key] = fitting_keys(table, [pk])
+            statement = select(table).where(*(table.c[name] == value for name, value in key.items()))
+            types = [column.type for column in table.c]
+
+            def read(connection: Connection) -> list[_Row]:
+                def execute() -> CursorResult[Any]:
+                    return connection.execute(statement)
+
+                result = execute()
+                found = fetched(result, _at_most(2), types=types, again=execute)
+                return _dicts(result, found, f"Row {pk} of '{self._table_name}'")
+
+            return self._fetch(autocommit, read)
 
         with self._translated(f"Reading a row of '{self._table_name}'"):
             rows = self._with_table(find)
@@ -116,7 +133,8 @@ class DbReader(TableBinding):
 
         Raises:
             ConfigurationError: ``chunk_size`` is less than 1.
-            QueryError: the database refused it, or broke off in the middle.
+            QueryError: the database refused it, broke off in the middle, or a row cannot be read; those before it come
+                first.
         """
         if chunk_size < 1:
             raise ConfigurationError(f"stream: chunk_size must be at least 1, not {chunk_size}.")
@@ -137,21 +155,28 @@ class DbReader(TableBinding):
         with (
             self._translated("The query"),
             self._engine.connect() as connection,
-            connection.execution_options(**options).execute(text(sql), params or {}) as result,
+            exact_reading(connection),
+            connection.execution_options(**options).execute(text(sql), self._sent(params)) as result,
+            closing(chunks(result, chunk_size)) as parts,
         ):
             _require_rows(result)
             names = tuple(result.keys())
-            for chunk in result.partitions(chunk_size):
-                yield from map(dict, map(zip, repeat(names), chunk))
+            for number, chunk in enumerate(parts):
+                yield from map(dict, map(zip, repeat(names), chunk.rows))
+                _require_readable(names, chunk, "A row of the result", number * chunk_size)
 
     def _run(self, sql: str, params: _Row | None, most: int | None = None) -> list[_Row]:
         """Return the rows of the user's statement, committed once they are known to be what was asked for."""
         _check_params(params)
 
         def run(connection: Connection) -> list[_Row]:
-            result = connection.execute(text(sql), params or {})
+            def execute() -> CursorResult[Any]:
+                return connection.execute(text(sql), self._sent(params))
+
+            result = execute()
             _require_rows(result)
-            rows = _dicts(result, None if most is None else most + 1)
+            read = all_rows if most is None else _at_most(most + 1)
+            rows = _dicts(result, fetched(result, read, again=execute), "A row of the result")
             if most is not None and len(rows) > most:
                 raise QueryError(
                     "The query returned more than one row where one was expected. Narrow it, or use query()."
@@ -162,10 +187,13 @@ class DbReader(TableBinding):
         with self._translated("The query"):
             return self._fetch(Engine.connect, run)
 
+    def _sent(self, params: _Row | None) -> _Row:
+        return sent_parameters(self._engine.dialect.name, params or {})
+
     def _fetch(self, connect: Callable[[Engine], Connection], read: Callable[[Connection], _Result]) -> _Result:
         """Read, again in another session while the one it got has a plan from before a schema change."""
         for _ in range(MOST_SESSIONS):
-            with connect(self._engine) as connection:
+            with connect(self._engine) as connection, exact_reading(connection):
                 try:
                     return read(connection)
                 except DBAPIError as error:
@@ -195,6 +223,25 @@ def _require_rows(result: CursorResult[Any]) -> None:
         )
 
 
-def _dicts(result: CursorResult[Any], most: int | None) -> list[_Row]:
-    rows: Sequence[Any] = result.all() if most is None else result.fetchmany(most)
-    return list(map(dict, map(zip, repeat(tuple(result.keys())), rows)))
+def _at_most(count: int) -> Callable[[CursorResult[Any]], Rows]:
+    return lambda result: result.fetchmany(count)
+
+
+def _dicts(result: CursorResult[Any], found: Fetched, what: str) -> list[_Row]:
+    names = tuple(result.keys())
+    _require_readable(names, found, what)
+    return list(map(dict, map(zip, repeat(names), found.rows)))
+
+
+def _require_readable(names: Sequence[str], found: Fetched, what: str, before: int = 0) -> None:
+    """Refuse a row that holds what Python has no value for; ``before`` are the rows that came earlier.
+
+    Raises:
+        QueryError: it does; the message names the column.
+    """
+    if found.bad is not None:
+        number = f" (number {before + found.bad.number})" if what.startswith("A row") else ""
+        raise QueryError(
+            f"{what}{number} cannot be read: its {found.bad.problem(names)}. Mend it, or read the column in another "
+            "form, with CAST(… AS …)."
+        )

@@ -9,18 +9,20 @@ import threading
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import JSON, FetchedValue, Float, Table
+from sqlalchemy import JSON, FetchedValue, Float, Index, Table
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.sql.expression import quoted_name
 
 from ..core.clock import Clock, SystemClock
-from ..core.driver_errors import is_schema_change
 from ..core.errors import ConfigurationError
-from ..core.reflection import reflect_table
-from .faithful_types import faithful
+from ..database.errors import is_schema_change
+from ..database.faithful_types import faithful
+from ..database.reflection import reflect_table
 
 KEEP_SECONDS = 30.0
+DIALECT = "holdfast_dialect"
+_FRESH_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -57,6 +59,12 @@ class TableCache:
                 known.at = self._clock.monotonic()
             return found
 
+    def is_fresh(self, engine: Engine, table: Table) -> bool:
+        """Return whether the table was looked up a moment ago: another look would hardly find another type."""
+        with self._lock:
+            found = [known for known in self._known.get(engine, {}).values() if known.table is table]
+        return any(self._clock.monotonic() - known.at < _FRESH_SECONDS for known in found)
+
     def forget(self, engine: Engine, stale: Table) -> None:
         """Look the table up again next time, unless someone has done so since ``stale`` was handed out."""
         with self._lock:
@@ -80,6 +88,7 @@ def look_up(engine: Engine, table: str, schema: str | None) -> Table:
         ConfigurationError: there is no such table.
     """
     found = reflect_table(engine, exact(table), schema, ConfigurationError)
+    found.info[DIALECT] = engine.dialect.name
     for column in found.columns:
         column.name = exact(column.name)
         if isinstance(column.type, JSON):
@@ -88,7 +97,7 @@ def look_up(engine: Engine, table: str, schema: str | None) -> Table:
             column.type.asdecimal = False
         if column.primary_key and column.server_default is None and column is not found.autoincrement_column:
             column.server_default = FetchedValue()
-        column.type = faithful(column.type, engine.dialect.name)
+        column.type = faithful(column.type, engine.dialect.name, column.name)
     return found
 
 
@@ -119,6 +128,10 @@ def _shape(table: Table) -> tuple[object, ...]:
 
 
 def unique_keys(table: Table) -> set[frozenset[str]]:
-    """Return the sets of columns that name at most one row each."""
-    indexes = [index.columns for index in table.indexes if index.unique]
+    """Return the sets of columns that name at most one row each, not those of which only the beginning is unique."""
+    indexes = [index.columns for index in table.indexes if index.unique and not _is_of_beginnings(index)]
     return {frozenset(column.name for column in columns) for columns in (table.primary_key.columns, *indexes)}
+
+
+def _is_of_beginnings(index: Index) -> bool:
+    return any(index.dialect_kwargs.get(f"{dialect}_length") for dialect in ("mysql", "mariadb"))

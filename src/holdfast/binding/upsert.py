@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Table, bindparam, column, func
+from sqlalchemy import BigInteger, Table, and_, bindparam, column, func, literal_column
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.expression import Executable
 
-from ..core.errors import ConfigurationError
-from ..core.reflection import qualified
+from ..core.errors import ConfigurationError, WriteError
+from ..database.errors import code_of
+from ..database.reflection import qualified
 from .tables import unique_keys
 
+_LARGEST = "18446744073709551615"
+_OUT_OF_RANGE = 1690
 UPSERT_DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb", "mssql")
 
 
@@ -87,7 +92,7 @@ def _on_conflict(
 def _on_duplicate_key(
     table: Table, columns: Sequence[str], conflict_columns: Sequence[str], changed: Sequence[str]
 ) -> Executable:
-    """MySQL updates on a conflict with any unique key; with nothing to change, a column is set to itself.
+    """MySQL updates whichever row any unique key finds, so a conflict column is set to itself, or the statement fails.
 
     Where no unique key has these columns it would not complain, but insert a row more each time.
     """
@@ -95,12 +100,42 @@ def _on_duplicate_key(
         raise ConfigurationError(
             f"No unique key of '{qualified(table.name, table.schema)}' has exactly the conflict_columns "
             f"({', '.join(conflict_columns)}), so an upsert could not find the row to update. Create a unique index on "
-            "them."
+            "them; one of their beginnings alone would take others for them."
         )
     statement = mysql.insert(table).inline().values({name: bindparam(name) for name in columns})
-    if changed:
-        return statement.on_duplicate_key_update({name: _inserted(statement, name) for name in changed})
-    return statement.on_duplicate_key_update({columns[0]: table.c[columns[0]]})
+    guarded: Any = (conflict_columns[0], _itself_unless_another(table, statement, conflict_columns))
+    return statement.on_duplicate_key_update([guarded, *((name, _inserted(statement, name)) for name in changed)])
+
+
+def _itself_unless_another(table: Table, statement: mysql.Insert, conflict_columns: Sequence[str]) -> Any:
+    """Return the first conflict column's own value, by a condition that overflows for a row with other ones.
+
+    It is a way to fail in an expression that both servers have, whatever their mode, and no type is converted.
+    """
+    is_same = and_(*(table.c[name].is_not_distinct_from(_inserted(statement, name)) for name in conflict_columns))
+    zero, one, largest = (literal_column(number, BigInteger) for number in ("0", "1", _LARGEST))
+    fits = largest + func.if_(is_same, zero, one) > zero
+    own = table.c[conflict_columns[0]]
+    return func.if_(fits, own, own)
+
+
+@contextmanager
+def naming_another_row(table: str, conflict_columns: Sequence[str]) -> Iterator[None]:
+    """Say it when an upsert has found a row that has other ``conflict_columns``.
+
+    Raises:
+        WriteError: it has; nothing was written.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if code_of(error.orig) != _OUT_OF_RANGE or _LARGEST not in str(error.orig):
+            raise
+        raise WriteError(
+            f"The upsert into '{table}' failed: a row has the same value in another unique key, or the same beginning, "
+            f"as one with other conflict_columns ({', '.join(conflict_columns)}), which would have been overwritten. "
+            "Nothing was written."
+        ) from error
 
 
 def _inserted(statement: mysql.Insert, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Table, and_, bindparam, delete, insert, update
@@ -12,9 +13,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.expression import Executable
 
 from ..core.config import DbConfig
-from ..core.driver_errors import advice, reason
-from ..core.engine import EngineProvider, writing
 from ..core.errors import ConfigurationError, WriteError
+from ..database.errors import advice, reason
+from ..database.pools import EngineProvider, writing
 from .base import TableBinding, check_columns, check_key, require_dict
 from .keys import (
     KEYS,
@@ -22,6 +23,7 @@ from .keys import (
     OutdatedKeyError,
     RowData,
     by_key,
+    fitting_rows,
     in_listed_keys,
     key_columns,
     listed_keys,
@@ -30,7 +32,8 @@ from .keys import (
     with_key_names,
 )
 from .open_transaction import OpenTransaction
-from .upsert import check_conflict_columns, upsert_statement
+from .session_zone import require_utc_for_moments
+from .upsert import check_conflict_columns, naming_another_row, upsert_statement
 
 _MYSQL = ("mysql", "mariadb")
 _WORDS = {"insert": "insert into", "upsert": "upsert into", "update": "update of", "delete": "delete from"}
@@ -39,9 +42,9 @@ _WORDS = {"insert": "insert into", "upsert": "upsert into", "update": "update of
 class DbWriter(TableBinding):
     """Writes rows of one table. Make one per invocation, or use ``with``.
 
-    Every call is a transaction of its own, unless it is made inside ``with writer.transaction():``. The batch forms are
-    all or nothing, and hand all rows to the driver at once: it sends them in one go on PostgreSQL, and as statements of
-    many rows on MySQL and MariaDB, except for updates, which go there one by one.
+    Every call is a transaction of its own, unless it is made through the handle of ``with writer.transaction() as tx``.
+    The batch forms are all or nothing, and hand all rows to the driver at once: it sends them in one go on PostgreSQL,
+    and as statements of many rows on MySQL and MariaDB, except for updates, which go there one by one.
     """
 
     _error_class = WriteError
@@ -64,28 +67,25 @@ class DbWriter(TableBinding):
 
     @contextmanager
     def transaction(self) -> Iterator[DbWriter]:
-        """Commit every write made inside the block together; roll all of them back when it raises.
+        """Commit all writes made through the handle together; roll all of them back when the block raises.
 
-        It is the caller's: what another thread or task writes meanwhile through the same writer is no part of it, and
-        is a transaction of its own. A write that fails dooms the block, whether or not its error is caught: half of
-        what was meant to go together is never kept.
+        The handle, ``with writer.transaction() as tx:``, is a writer whose every write is part of the transaction,
+        whichever thread or task makes it. Writes through this writer itself are part of it where the block was opened;
+        from anywhere else (another thread or task, a dependency that a web framework entered on a thread of its own)
+        they are refused while it is open. A write that fails dooms the block, whether or not its error is caught: half
+        of what was meant to go together is never kept.
 
         Raises:
             WriteError: one is open already, a write inside it failed, or the commit did.
         """
-        self._require_open()
-        if self._open is not None:
-            raise WriteError(
-                "A transaction() is already active on this writer: they do not nest, and another thread or task needs "
-                "a writer of its own."
-            )
+        self._require_no_other()
         with self._translated("The transaction"):
             self._open = active = OpenTransaction(table=self._table(), connection=self._begun())
-        active.take_part()
+        active.enter()
         try:
-            yield self
+            yield TransactionWriter(self, active)
             if not self._was_closed_inside:
-                self._commit_block(active)
+                _commit_block(active)
         finally:
             active.leave()
             self._end_transaction()
@@ -117,11 +117,12 @@ class DbWriter(TableBinding):
             self._write_many("insert", rows, lambda table: insert(table).inline())  # asks for no key in return
 
     def upsert(self, *, data: RowData, conflict_columns: list[str]) -> None:
-        """Insert one row, or update the one that has the same ``conflict_columns``.
+        """Insert one row, or update the one that has the same ``conflict_columns``. No other row is ever updated.
 
         Raises:
             ConfigurationError: an unknown column, or a dialect without upsert.
-            WriteError: the database refused it, for example because no unique index covers ``conflict_columns``.
+            WriteError: the database refused it, for example because no unique index covers ``conflict_columns``, or
+                another unique key has the row's value already.
         """
         self.upsert_many(rows=[data], conflict_columns=conflict_columns)
 
@@ -140,13 +141,14 @@ class DbWriter(TableBinding):
 
         with self._writing("upsert", rows):
             check_conflict_columns(conflict_columns)
-            self._write_many("upsert", rows, build)
+            with naming_another_row(str(self._table_name), conflict_columns):
+                self._write_many("upsert", rows, build, partial(fitting_rows, names=conflict_columns))
 
     def update(self, *, data: RowData, pk: RowData) -> None:
         """Set columns of the row with this primary key. A no-op when there is none.
 
         Raises:
-            ConfigurationError: an unknown column, or ``pk`` is not exactly the primary key, with values.
+            ConfigurationError: an unknown column, or ``pk`` is not exactly the primary key, with values of its types.
             WriteError: the database refused it.
         """
 
@@ -155,8 +157,9 @@ class DbWriter(TableBinding):
             check_columns(table, data)
             check_key(table, pk, WITHOUT_KEY)
             require_values([pk], pk, "The key")
-            statement = update(table).where(*by_key(table)).values(data)
-            self._execute(table, statement, with_key_names(table, [pk])[0], keys=1)
+            new_values: RowData = {name: bindparam(name) for name in data}
+            statement = update(table).where(*by_key(table)).values(new_values)
+            self._execute(table, statement, {**data, **with_key_names(table, [pk])[0]}, keys=1)
 
         with self._writing("update", [data]):
             self._with_table(write)
@@ -186,7 +189,7 @@ class DbWriter(TableBinding):
         """Delete the row with this primary key. A no-op when there is none.
 
         Raises:
-            ConfigurationError: ``pk`` is not exactly the primary key, with values.
+            ConfigurationError: ``pk`` is not exactly the primary key, with values of its types.
             WriteError: the database refused it.
         """
         self.delete_many(pks=[pk])
@@ -195,7 +198,7 @@ class DbWriter(TableBinding):
         """Delete rows by their primary keys, all or none. An empty list is a no-op.
 
         Raises:
-            ConfigurationError: one is not exactly the primary key, with values.
+            ConfigurationError: one is not exactly the primary key, with values of its types.
             WriteError: the database refused one.
         """
 
@@ -257,6 +260,7 @@ class DbWriter(TableBinding):
                 _commit(connection)
             return
         with active.turn:
+            active.require_open()  # it may have ended since this write began, on another thread
             try:
                 _send(active.connection, table, statement, parameters, keys)
             except OutdatedKeyError:  # rows were changed that nobody meant
@@ -265,9 +269,9 @@ class DbWriter(TableBinding):
 
     @property
     def _joined(self) -> OpenTransaction | None:
-        """Return the open transaction when it is the caller's."""
+        """Return the open transaction when a write of the caller's is part of it."""
         active = self._open
-        return active if active is not None and active.is_mine else None
+        return active if active is not None and active.is_opened_here else None
 
     def _table(self) -> Table:
         return super()._table() if self._joined is None else self._joined.table
@@ -292,8 +296,24 @@ class DbWriter(TableBinding):
                 "This writer was closed inside its transaction(), which was rolled back. Leave the block and use a new "
                 "writer."
             )
-        if self._joined is not None and self._joined.has_failed:
-            raise _doomed()
+        joined = self._joined
+        if joined is not None:
+            joined.require_open()
+        elif self._open is not None:
+            raise WriteError(
+                "A transaction() is open on this writer, and this write, from another thread, task or context than its "
+                "block, would be no part of it: write through its handle, as in with writer.transaction() as tx: "
+                "tx.insert(…), or through another writer."
+            )
+
+    def _require_no_other(self) -> None:
+        """Check that a transaction can be opened."""
+        if self._open is not None:
+            raise WriteError(
+                "A transaction() is already active on this writer: they do not nest, and another thread or task needs "
+                "a writer of its own."
+            )
+        self._require_open()
 
     def _begun(self) -> Connection:
         connection = writing(self._engine)
@@ -304,25 +324,51 @@ class DbWriter(TableBinding):
             raise
         return connection
 
-    def _commit_block(self, active: OpenTransaction) -> None:
-        if active.has_failed:
-            raise _doomed()
-        with active.turn:
-            _commit(active.connection)
-
     def _end_transaction(self) -> None:
         active, self._open = self._open, None
         if active is None:
             return
-        try:
-            active.connection.close()  # rolls back what was not committed
-        except SQLAlchemyError:
-            active.connection.invalidate()
+        with active.turn:  # not under a statement that another thread has just sent through the handle
+            active.has_ended = True
+            try:
+                active.connection.close()  # rolls back what was not committed
+            except SQLAlchemyError:
+                active.connection.invalidate()
 
 
-def open_transaction_of(writer: DbWriter) -> OpenTransaction | None:
-    """Return the ``transaction()`` that is open on a writer, whoever opened it."""
-    return writer._open
+class TransactionWriter(DbWriter):
+    """The handle of a ``transaction()``: its writes are part of that one, whichever thread or task makes them.
+
+    Its writes come one after the other. Closing it closes the writer it came from.
+    """
+
+    def __init__(self, writer: DbWriter, active: OpenTransaction) -> None:
+        vars(self).update(vars(writer))
+        self._writer = writer
+        self._active = active
+
+    def close(self) -> None:
+        """Close the writer: the transaction is rolled back, and later writes in the block are refused."""
+        self._writer.close()
+
+    @property
+    def _joined(self) -> OpenTransaction | None:
+        return self._active
+
+    def _require_open(self) -> None:
+        self._was_closed_inside = self._writer._was_closed_inside
+        super()._require_open()
+
+    def _require_no_other(self) -> None:
+        self._require_open()
+        super()._require_no_other()
+
+
+def _commit_block(active: OpenTransaction) -> None:
+    with active.turn:
+        active.require_open()
+        _commit(active.connection)
+        active.has_ended = True
 
 
 def _send(connection: Connection, table: Table, statement: Executable, parameters: Any, keys: int | None) -> None:
@@ -330,6 +376,7 @@ def _send(connection: Connection, table: Table, statement: Executable, parameter
 
     Those of MySQL stumble over a % in a column name, and a list of keys fills a statement by itself.
     """
+    require_utc_for_moments(connection, table, parameters if isinstance(parameters, list) else [parameters])
     if isinstance(parameters, list) and connection.dialect.name in _MYSQL and _goes_alone(parameters[0]):
         changed = sum(connection.execute(statement, row).rowcount for row in parameters)
     else:
@@ -357,13 +404,6 @@ def _commit(connection: Connection) -> None:
                 "effect. Read the rows before you write them again."
             ) from error
         raise WriteError(f"The commit failed: {reason(error)}.{advice(error)}") from error
-
-
-def _doomed() -> WriteError:
-    return WriteError(
-        "An earlier write inside this transaction() failed, so nothing of it can be kept. Let that error leave the "
-        "block, or make writes that may fail outside of it."
-    )
 
 
 def _require_dicts(rows: object) -> None:

@@ -14,57 +14,51 @@ from ..records.audit import present_user
 from ..records.database import reading
 from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
 from ..records.times import database_now
-from .exits import EXIT_CODES_HELP
+from .confirmation import YesOption, confirm, conflicts_refused, refused
 from .filters import (
     DEFAULT_LIMIT,
     AfterOption,
     CorrelationOption,
+    EngineArgument,
     EngineOption,
     ErrorOption,
     FromOption,
     InstanceOption,
     LimitOption,
     OlderThanOption,
+    RowKeyArgument,
     ToOption,
-    one_of,
+    status_option,
 )
-from .guard import YesOption, confirm, conflicts_refused, refused
-from .options import AppOption, JsonOption, help_when_alone
-from .output import print_fields, print_json, print_line, print_note
-from .records import app_with_tables, counted, described_fields, print_page, shown_fields, shown_moment, shown_text
+from .options import AppOption, JsonOption, argument, group, option
+from .output import print_answer, print_note
+from .records import (
+    app_with_tables,
+    counted,
+    described_fields,
+    described_in_listing,
+    print_one,
+    print_page,
+    shown_error,
+    shown_moment,
+)
 
-dlq_app = typer.Typer(help="See dead letters and deal with them.", epilog=EXIT_CODES_HELP, invoke_without_command=True)
+dlq_app = group("See dead letters and deal with them.")
 
 _COLUMNS = ("last failure", "engine", "status", "attempts", "correlation id", "row key", "error")
-_PAYLOAD = ("original_message",)
+LETTER_PAYLOAD = ("original_message", "traceback")
 
-_StatusOption = Annotated[
-    LetterStatus | None,
-    typer.Option(
-        "--status",
-        parser=one_of(LetterStatus),
-        metavar="STATUS",
-        help="Only these: Pending, Resolved, Expired or Unknown.",
-        show_default=False,
-    ),
-]
-_EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="Such as jobs:email.", show_default=False)]
-_RowKeyArgument = Annotated[str, typer.Argument(metavar="ROWKEY", help="From a listing.", show_default=False)]
-_OneEngineArgument = Annotated[
-    str | None, typer.Argument(metavar="ENGINE", help="One letter: its engine…", show_default=False)
-]
-_OneRowKeyArgument = Annotated[
-    str | None, typer.Argument(metavar="ROWKEY", help="…and its row key.", show_default=False)
-]
-_NotesOption = Annotated[
-    str, typer.Option("--notes", metavar="TEXT", help="What was done about it.", show_default=False)
-]
+_StatusOption = Annotated[LetterStatus | None, status_option(LetterStatus)]
+_OneEngineArgument = Annotated[str | None, argument(metavar="ENGINE", help="One letter: its engine…")]
+_OneRowKeyArgument = Annotated[str | None, argument(metavar="ROWKEY", help="…and its row key.")]
+_NotesOption = Annotated[str, option("--notes", metavar="TEXT", help="What was done about it.")]
 
+_ReopenForceOption = Annotated[
+    bool, typer.Option("--force", help="Although it was put back: its message is lost, or may run twice.")
+]
 _ForceOption = Annotated[
     bool, typer.Option("--force", help="Although a retry of it was begun that can never be finished.")
 ]
-
-dlq_app.callback()(help_when_alone)
 
 
 @dlq_app.command("list")
@@ -97,14 +91,11 @@ def list_letters(
 
 
 @dlq_app.command("show")
-def show(engine: _EngineArgument, row_key: _RowKeyArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+def show(engine: EngineArgument, row_key: RowKeyArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Show one dead letter, with the message that could not be processed."""
     letter = _found(app_with_tables(app), engine, row_key)
     described = described_fields(letter)
-    if as_json:
-        print_json(described)
-    else:
-        print_fields(shown_fields(described))
+    print_one(described, as_json)
 
 
 @dlq_app.command("retry")
@@ -148,8 +139,8 @@ def retry(
 
 @dlq_app.command("resolve")
 def resolve(
-    engine: _EngineArgument,
-    row_key: _RowKeyArgument,
+    engine: EngineArgument,
+    row_key: RowKeyArgument,
     notes: _NotesOption,
     app: AppOption = None,
     force: _ForceOption = False,
@@ -162,10 +153,28 @@ def resolve(
             letter = hf.dead_letters.resolve(engine, row_key, notes, present_user(), despite_retry=force)
     except NotFoundError:
         raise _unknown(engine, row_key) from None
-    if as_json:
-        print_json(described_letter(letter))
-    else:
-        print_line(f"Resolved: {engine} {row_key}, noted as '{notes}' by {letter.resolved_by}.")
+    print_answer(
+        described_letter(letter), as_json, f"Resolved: {engine} {row_key}, noted as '{notes}' by {letter.resolved_by}."
+    )
+
+
+@dlq_app.command("reopen")
+def reopen(
+    engine: EngineArgument,
+    row_key: RowKeyArgument,
+    notes: _NotesOption,
+    app: AppOption = None,
+    force: _ReopenForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a Resolved or Expired dead letter Pending again. Nothing is run; retention leaves it alone."""
+    hf = app_with_tables(app)
+    try:
+        with conflicts_refused():
+            letter = hf.dead_letters.reopen(engine, row_key, notes, present_user(), despite_retry=force)
+    except NotFoundError:
+        raise _unknown(engine, row_key) from None
+    print_answer(described_letter(letter), as_json, f"Pending again: {engine} {row_key}.")
 
 
 @dlq_app.command("expire")
@@ -187,20 +196,18 @@ def expire(
     if count != 0:
         _confirm_several("would expire", count, engine, yes)
     expired = letters.expire(older_than.total_seconds() / 86400, engine, actor=present_user()) if count != 0 else 0
-    if as_json:
-        print_json({"engine": engine, "expired": expired})
-    else:
-        print_line(f"{counted(expired, 'dead letter')} expired.")
+    print_answer({"engine": engine, "expired": expired}, as_json, f"{counted(expired, 'dead letter')} expired.")
 
 
 def _retry_one(hf: Holdfast, engine: str, row_key: str, as_json: bool) -> None:
     letter = _found(hf, engine, row_key)
     with conflicts_refused():
-        retried_as = hf.putting_back.retry(letter, present_user())
-    if as_json:
-        print_json({"engine": engine, "row_key": row_key, "retried_as": retried_as})
-    else:
-        print_line(f"Put back: {retried_as} into '{letter.original_queue}'.")
+        retried_as = hf.redrive.retry(letter, present_user())
+    print_answer(
+        {"engine": engine, "row_key": row_key, "retried_as": retried_as},
+        as_json,
+        f"Put back: {retried_as} into '{letter.original_queue}'.",
+    )
 
 
 def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool) -> None:
@@ -209,29 +216,26 @@ def _retry_several(hf: Holdfast, wanted: LetterFilter, yes: bool, as_json: bool)
         _confirm_several("would be put back", count, wanted.engine, yes)
     retried, refusals = 0, list[str]()
     try:
-        for batch in hf.putting_back.retry_all(wanted, present_user()) if count != 0 else ():
+        for batch in hf.redrive.retry_all(wanted, present_user()) if count != 0 else ():
             retried += batch.count
             refusals += batch.refusals
     except DbError as error:
         others = "one was begun, the others" if isinstance(error, UnfinishedRetry) else "the others"
         print_note(f"{counted(retried, 'dead letter')} had been put back by then; {others} are as they were.")
         raise
-    if as_json:
-        print_json({"retried": retried, "refused": refusals})
-    else:
-        print_line(f"{counted(retried, 'dead letter')} put back.")
+    print_answer({"retried": retried, "refused": refusals}, as_json, f"{counted(retried, 'dead letter')} put back.")
     if refusals:
         raise refused(f"{counted(len(refusals), 'dead letter')} not put back, and left as before. {refusals[0]}")
 
 
 def _confirm_several(effect: str, count: int | None, engine: str | None, yes: bool) -> None:
-    """Ask before several letters are changed. How many is None where the table would have to read them all to tell."""
-    told = "All Pending dead letters that fit" if count is None else counted(count, "Pending dead letter")
+    """Ask before several letters are changed. How many is None where the table would have to read them all."""
+    sentence = "All Pending dead letters that fit" if count is None else counted(count, "Pending dead letter")
     if engine is not None:
         word, what = engine, "the engine's name"
     else:
         word, what = ("all", "the word") if count is None else (str(count), "how many")
-    confirm(f"{told} {effect}.", word=word, what=what, yes=yes)
+    confirm(f"{sentence} {effect}.", word=word, what=what, yes=yes)
 
 
 def _found(hf: Holdfast, engine: str, row_key: str) -> DeadLetter:
@@ -249,7 +253,7 @@ def _unknown(engine: str, row_key: str) -> ConfigurationError:
 
 def described_letter(letter: DeadLetter) -> JsonObject:
     """Return a letter as JSON, without the message it holds."""
-    return described_fields(letter, without=_PAYLOAD)
+    return described_in_listing(letter, LETTER_PAYLOAD)
 
 
 def _row(letter: DeadLetter) -> tuple[str, ...]:
@@ -260,5 +264,5 @@ def _row(letter: DeadLetter) -> tuple[str, ...]:
         str(letter.dequeue_count),
         letter.correlation_id,
         letter.row_key,
-        shown_text(letter.error_message),
+        shown_error(letter.error_message),
     )

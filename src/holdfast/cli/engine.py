@@ -14,24 +14,21 @@ import typer
 from ..app import Holdfast
 from ..core.errors import DbError, MessageError, NotFoundError
 from ..core.types import JsonObject
-from ..engines.by_hand import send_by_hand
 from ..engines.definition import EngineDefinition, operation_of
 from ..engines.engines import MOST_EMBEDDED_BYTES
+from ..engines.operator import drain_poison_audited, send_audited
 from ..engines.queues.embedded import EmbeddedQueue
 from ..records.audit import present_user
-from .exits import EXIT_CODES_HELP, CommandError, ExitCode
+from .exits import CommandError, ExitCode
 from .filters import seconds
 from .loading import load_app
 from .logs import configure_logging
-from .options import AppOption, JsonOption, help_when_alone
+from .options import AppOption, JsonOption, argument, group, option
 from .output import print_json, print_line, print_note, print_table
-from .pollers import require_tables
 from .records import app_with_tables, counted
+from .trigger_views import require_tables
 
-engine_app = typer.Typer(
-    help="See the declared engines, and send them messages.", epilog=EXIT_CODES_HELP, invoke_without_command=True
-)
-engine_app.callback()(help_when_alone)
+engine_app = group("See the declared engines, and send them messages.")
 
 _COLUMNS = ("engine", "operation", "queue", "singleton", "max retry attempts", "schedule", "paused")
 _FROM_STDIN = "-"
@@ -47,7 +44,7 @@ def _delay(text: str) -> timedelta:
     return typed
 
 
-_EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine.", show_default=False)]
+_EngineArgument = Annotated[str, argument(metavar="ENGINE", help="The engine.")]
 _PayloadArgument = Annotated[
     str | None,
     typer.Argument(
@@ -55,34 +52,27 @@ _PayloadArgument = Annotated[
     ),
 ]
 _OperationOption = Annotated[
-    str | None,
-    typer.Option("--operation", metavar="NAME", help="What is asked for; the engine's first.", show_default=False),
+    str | None, option("--operation", metavar="NAME", help="What is asked for; the engine's first.")
 ]
 _CorrelationOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--correlation-id",
         metavar="ID",
         help="The piece of business: what has succeeded for it is not executed again. A new one.",
-        show_default=False,
     ),
 ]
-_MessageOption = Annotated[
-    str | None,
-    typer.Option("--message-id", metavar="ID", help="Names the message. A new one.", show_default=False),
-]
+_MessageOption = Annotated[str | None, option("--message-id", metavar="ID", help="Names the message. A new one.")]
 _InstanceOption = Annotated[
-    str | None,
-    typer.Option("--instance-id", metavar="ID", help="The instance it is about; publisher.", show_default=False),
+    str | None, option("--instance-id", metavar="ID", help="The instance it is about; publisher.")
 ]
 _DelayOption = Annotated[
     timedelta | None,
-    typer.Option(
+    option(
         "--delay",
         parser=_delay,
         metavar="TIME",
         help="How long it waits before it is delivered: 90 or 90s, 30m, 12h, at most 7d.",
-        show_default=False,
     ),
 ]
 
@@ -94,11 +84,16 @@ def list_engines(app: AppOption = None, as_json: JsonOption = False) -> None:
     configure_logging()
     declared = [item for operations in hf.engines.declared.values() for item in operations.values()]
     paused = _paused_engines(hf)
-    found = [_described(item, None if paused is None else item.name in paused) for item in declared]
+    faults = _faults_of_engines(hf)
+    found = [
+        _described(item, None if paused is None else item.name in paused, faults.get(item.name)) for item in declared
+    ]
     if as_json:
         print_json(found)
     elif found:
         print_table(_COLUMNS, map(_row, found))
+        for name, fault in faults.items():
+            print_line(f"Engine '{name}' does not run until that is mended: {fault}")
     else:
         print_line("No engine is declared. Decorate a function with @hf.engine(…).")
 
@@ -119,7 +114,7 @@ def send(
     hf = app_with_tables(app)
     with _wrong_input():
         definition = operation_of(hf.engines.declared, engine, operation)
-        sent = send_by_hand(
+        sent = send_audited(
             hf.engines,
             hf.database,
             present_user(),
@@ -147,7 +142,7 @@ def drain_poison(engine: _EngineArgument, app: AppOption = None, as_json: JsonOp
     """Turn what a host has moved to an engine's QUEUE-poison into dead letters. A worker does so by itself."""
     hf = app_with_tables(app)
     with _wrong_input():
-        drained = hf.engines.drain_poison(engine)
+        drained = drain_poison_audited(hf.engines, hf.database, present_user(), engine)
     if as_json:
         print_json({"engine": engine, "drained": drained})
     elif drained:
@@ -162,8 +157,8 @@ def _wrong_input() -> Iterator[None]:
     try:
         yield
     except (NotFoundError, MessageError) as error:
-        told = _TOO_DEEP if isinstance(error.__cause__, RecursionError) else str(error)
-        raise CommandError(told, ExitCode.WRONG_CONFIGURATION) from error
+        sentence = _TOO_DEEP if isinstance(error.__cause__, RecursionError) else str(error)
+        raise CommandError(sentence, ExitCode.WRONG_CONFIGURATION) from error
 
 
 def _parsed(text: str | None) -> Any:
@@ -204,7 +199,7 @@ def engine_topics(hf: Holdfast) -> dict[str, str]:
 
 
 def _paused_engines(hf: Holdfast) -> set[str] | None:
-    """Return the engines whose topic is paused; None when the database cannot tell, which is noted."""
+    """Return the engines whose topic is paused; None when the database cannot say, which is noted."""
     try:
         if not hf.engines.declared:
             return set()
@@ -219,7 +214,15 @@ def _paused_engines(hf: Holdfast) -> set[str] | None:
     return {name for name, topic in topics.items() if topic in paused}
 
 
-def _described(item: EngineDefinition, is_paused: bool | None) -> JsonObject:
+def _faults_of_engines(hf: Holdfast) -> dict[str, str]:
+    """Return what is wrong with engines, which therefore do not run, by name."""
+    try:
+        return {name: str(fault) for name, fault in hf.engines.faults_by_name().items()}
+    except DbError as error:  # what all of them need is not there
+        return dict.fromkeys(hf.engines.declared, str(error))
+
+
+def _described(item: EngineDefinition, is_paused: bool | None, fault: str | None) -> JsonObject:
     settings = item.settings
     schedule = settings.schedule
     return {
@@ -227,20 +230,21 @@ def _described(item: EngineDefinition, is_paused: bool | None) -> JsonObject:
         "operation": settings.operation,
         "queue": settings.queue,
         "singleton": settings.singleton,
-        "max_retry_attempts": settings.max_retry_attempts,
+        "max_retry_attempts": settings.max_attempts,
         "schedule": None if schedule is None else {"cron": schedule.cron, "timezone": schedule.timezone},
         "paused": is_paused,
+        "fault": fault,
     }
 
 
-def _row(told: JsonObject) -> tuple[str, ...]:
-    schedule = told["schedule"]
+def _row(described: JsonObject) -> tuple[str, ...]:
+    schedule = described["schedule"]
     return (
-        told["engine"],
-        told["operation"],
-        told["queue"],
-        "yes" if told["singleton"] else "",
-        str(told["max_retry_attempts"]),
+        described["engine"],
+        described["operation"],
+        described["queue"],
+        "yes" if described["singleton"] else "",
+        str(described["max_retry_attempts"]),
         "" if schedule is None else f"'{schedule['cron']}' {schedule['timezone']}",
-        {True: "paused", False: "", None: "?"}[told["paused"]],
+        {True: "paused", False: "", None: "?"}[described["paused"]],
     )

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from ..jobs.model import JobId
+from ..jobs.model import LARGEST_ID, JobId
 from ..records.paging import DEFAULT_LIMIT, MAX_LIMIT
+from .options import argument, option
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_LARGEST_ID = 2**63 - 1
 _Status = TypeVar("_Status", bound=StrEnum)
 _DURATION = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
 
@@ -47,7 +47,7 @@ def seconds(text: str) -> timedelta:
 
 def job_number(text: str) -> JobId:
     """Return the job id a person typed."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= _LARGEST_ID):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= LARGEST_ID):
         raise typer.BadParameter(f"'{text}' is not a job's id. Ids are whole numbers from 1 on")
     return JobId(int(text))
 
@@ -65,61 +65,55 @@ def one_of(kind: type[_Status]) -> Callable[[str], _Status]:
     return status
 
 
+def status_option(kind: type[StrEnum]) -> Any:
+    """Return the option that narrows a listing to one status."""
+    names = _either([member.value for member in kind])
+    return option("--status", parser=one_of(kind), metavar="STATUS", help=f"Only these: {names}.")
+
+
 def _either(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-CorrelationOption = Annotated[
-    str | None, typer.Option("--correlation-id", metavar="ID", help="Only of this correlation id.", show_default=False)
-]
+EngineArgument = Annotated[str, argument(metavar="ENGINE", help="Such as jobs:email.")]
+RowKeyArgument = Annotated[str, argument(metavar="ROWKEY", help="From a listing.")]
+CorrelationOption = Annotated[str | None, option("--correlation-id", metavar="ID", help="Only of this correlation id.")]
 EngineOption = Annotated[
-    str | None,
-    typer.Option("--engine", metavar="ENGINE", help="Only of this engine, such as jobs:email.", show_default=False),
+    str | None, option("--engine", metavar="ENGINE", help="Only of this engine, such as jobs:email.")
 ]
-InstanceOption = Annotated[
-    str | None, typer.Option("--instance-id", metavar="ID", help="Only of this instance.", show_default=False)
-]
-ErrorOption = Annotated[
-    str | None, typer.Option("--error", metavar="TEXT", help="Only with this text in the error.", show_default=False)
-]
+InstanceOption = Annotated[str | None, option("--instance-id", metavar="ID", help="Only of this instance.")]
+ErrorOption = Annotated[str | None, option("--error", metavar="TEXT", help="Only with this text in the error.")]
 FromOption = Annotated[
-    datetime | None,
-    typer.Option("--from", parser=moment, metavar="DATE", help="Only from this moment on.", show_default=False),
+    datetime | None, option("--from", parser=moment, metavar="DATE", help="Only from this moment on.")
 ]
-ToOption = Annotated[
-    datetime | None,
-    typer.Option("--to", parser=moment, metavar="DATE", help="Only before this moment.", show_default=False),
-]
-OlderThanOption = Annotated[
-    timedelta | None,
-    typer.Option(
-        "--older-than",
-        parser=duration,
-        metavar="TIME",
-        help="Only what failed longer ago than this: 20s, 30m, 12h, 90d.",
-        show_default=False,
-    ),
-]
+ToOption = Annotated[datetime | None, option("--to", parser=moment, metavar="DATE", help="Only before this moment.")]
+
+
+def age_option(what: str) -> Any:
+    """Return the option that takes an age."""
+    return option("--older-than", parser=duration, metavar="TIME", help=f"Only {what} than this: 20s, 30m, 12h, 90d.")
+
+
+OlderThanOption = Annotated[timedelta | None, age_option("what failed longer ago")]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=MAX_LIMIT, help="How many at most.")]
-AfterOption = Annotated[
-    str | None,
-    typer.Option("--after", metavar="TOKEN", help="Go on behind the page that ended so.", show_default=False),
-]
+AfterOption = Annotated[str | None, option("--after", metavar="TOKEN", help="Go on behind the page that ended so.")]
 
 __all__ = [
     "DEFAULT_LIMIT",
     "AfterOption",
     "CorrelationOption",
+    "EngineArgument",
     "EngineOption",
     "ErrorOption",
     "FromOption",
     "InstanceOption",
     "LimitOption",
     "OlderThanOption",
+    "RowKeyArgument",
     "ToOption",
     "duration",
     "job_number",
     "moment",
-    "one_of",
     "seconds",
+    "status_option",
 ]

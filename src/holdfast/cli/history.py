@@ -4,53 +4,43 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ..core.errors import ConfigurationError
 from ..core.types import JsonObject
 from ..records.history import HistoryEntry, HistoryFilter, HistoryStatus
 from ..records.row_keys import check_history_key
-from .exits import EXIT_CODES_HELP
 from .filters import (
     DEFAULT_LIMIT,
     AfterOption,
     CorrelationOption,
+    EngineArgument,
     EngineOption,
     ErrorOption,
     FromOption,
     InstanceOption,
     LimitOption,
+    RowKeyArgument,
     ToOption,
-    one_of,
+    status_option,
 )
-from .options import AppOption, JsonOption, help_when_alone
-from .output import print_fields, print_json
-from .records import app_with_tables, described_fields, print_page, shown_fields, shown_moment, shown_text
+from .options import AppOption, JsonOption, group, option
+from .records import (
+    app_with_tables,
+    described_fields,
+    described_in_listing,
+    print_one,
+    print_page,
+    shown_error,
+    shown_moment,
+)
 
-history_app = typer.Typer(help="See what happened.", epilog=EXIT_CODES_HELP, invoke_without_command=True)
+history_app = group("See what happened.")
 
 _COLUMNS = ("ended", "engine", "operation", "status", "took", "attempt", "correlation id", "row key", "error")
-_PAYLOAD = ("input", "output")
-_STORED_KEY = ("key",)  # where a table stores the row key; it is told once
+_PAYLOAD = ("input", "output", "traceback")
+_STORED_KEY = ("key",)  # where a table stores the row key; it is shown once
 
-_StatusOption = Annotated[
-    HistoryStatus | None,
-    typer.Option(
-        "--status",
-        parser=one_of(HistoryStatus),
-        metavar="STATUS",
-        help="Only these: Succeeded, Failed or Unknown.",
-        show_default=False,
-    ),
-]
-_OperationOption = Annotated[
-    str | None, typer.Option("--operation", metavar="NAME", help="Only of this operation.", show_default=False)
-]
-_EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="Such as jobs:email.", show_default=False)]
-_RowKeyArgument = Annotated[str, typer.Argument(metavar="ROWKEY", help="From a listing.", show_default=False)]
-
-
-history_app.callback()(help_when_alone)
+_StatusOption = Annotated[HistoryStatus | None, status_option(HistoryStatus)]
+_OperationOption = Annotated[str | None, option("--operation", metavar="NAME", help="Only of this operation.")]
 
 
 @history_app.command("list")
@@ -86,7 +76,7 @@ def list_history(
 
 
 @history_app.command("show")
-def show(engine: _EngineArgument, row_key: _RowKeyArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
+def show(engine: EngineArgument, row_key: RowKeyArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Show one attempt that ended, with its input and output."""
     found = app_with_tables(app).history.get(engine, row_key)
     if found is None:
@@ -96,15 +86,12 @@ def show(engine: _EngineArgument, row_key: _RowKeyArgument, app: AppOption = Non
             "'holdfast history list'."
         )
     described = {"row_key": found.row_key, **described_fields(found, without=_STORED_KEY)}
-    if as_json:
-        print_json(described)
-    else:
-        print_fields(shown_fields(described))
+    print_one(described, as_json)
 
 
 def described_entry(entry: HistoryEntry) -> JsonObject:
     """Return an entry as JSON, without what the item held."""
-    return {"row_key": entry.row_key, **described_fields(entry, without=_PAYLOAD + _STORED_KEY)}
+    return {"row_key": entry.row_key, **described_in_listing(entry, _PAYLOAD + _STORED_KEY)}
 
 
 def _row(entry: HistoryEntry) -> tuple[str, ...]:
@@ -117,5 +104,5 @@ def _row(entry: HistoryEntry) -> tuple[str, ...]:
         "" if entry.attempt is None else str(entry.attempt),
         entry.correlation_id,
         entry.row_key,
-        shown_text(entry.error),
+        shown_error(entry.error),
     )

@@ -9,17 +9,17 @@ import typer
 from ..app import Holdfast
 from ..core.errors import ConfigurationError
 from ..core.types import JsonObject
-from ..jobs.by_hand import cancel_jobs, pause_topic, refuse_messages, retry_jobs
 from ..jobs.listing import JobFilter, ListedJob, find, jobs_by_id
 from ..jobs.model import JobId, JobStatus, TopicStats, item_id
-from ..jobs.stores.base import SqlJobStore
-from ..jobs.stores.choose import job_store
+from ..jobs.operator import cancel_jobs, pause_topic, refuse_messages, retry_jobs
+from ..jobs.overview import NextRun
+from ..jobs.store import job_store
 from ..records.audit import present_user
 from ..records.dead_letters import DeadLetter, DeadLetters
 from ..records.history import History, HistoryEntry
-from .dlq import described_letter
+from .confirmation import YesOption, confirm, conflicts_refused
+from .dlq import LETTER_PAYLOAD
 from .engine import engine_topics
-from .exits import EXIT_CODES_HELP
 from .filters import (
     DEFAULT_LIMIT,
     AfterOption,
@@ -29,26 +29,25 @@ from .filters import (
     LimitOption,
     ToOption,
     job_number,
-    one_of,
+    status_option,
 )
-from .guard import YesOption, confirm, conflicts_refused
-from .options import AppOption, JsonOption, help_when_alone
-from .output import print_fields, print_json, print_line, print_table
+from .options import AppOption, JsonOption, argument, group, option
+from .output import print_answer, print_fields, print_json, print_line, print_table
 from .records import (
     TO_COPY,
     app_with_tables,
     counted,
     described_fields,
+    described_in_listing,
+    in_one_cell,
     print_page,
+    shown_error,
     shown_fields,
     shown_moment,
-    shown_text,
 )
 
-jobs_app = typer.Typer(
-    help="See the queue and change it. Messages that wait for engines are jobs, too: of the topic engine.QUEUE.",
-    epilog=EXIT_CODES_HELP,
-    invoke_without_command=True,
+jobs_app = group(
+    "See the queue and change it. Messages that wait for engines are jobs, too: of the topic engine.QUEUE."
 )
 
 _COLUMNS = (
@@ -56,30 +55,15 @@ _COLUMNS = (
     *("correlation id", "last error"),
 )
 _PAYLOAD = ("payload", "progress")
+_SHOWN_STATUSES = [status for status in JobStatus if status is not JobStatus.DONE]  # what is done has succeeded
 
-_TopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="TOPIC", help="Only of this topic.", show_default=False)
-]
-_StatusOption = Annotated[
-    JobStatus | None,
-    typer.Option(
-        "--status",
-        parser=one_of(JobStatus),
-        metavar="STATUS",
-        help="Only these: ready, scheduled, running, done, dead or cancelled.",
-        show_default=False,
-    ),
-]
-_TagOption = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Only with this tag.", show_default=False)]
-_IdArgument = Annotated[int, typer.Argument(metavar="ID", parser=job_number, help="The job.", show_default=False)]
-_IdsArgument = Annotated[
-    list[int], typer.Argument(metavar="ID...", parser=job_number, help="The jobs.", show_default=False)
-]
-_TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+_TopicOption = Annotated[str | None, option("--topic", metavar="TOPIC", help="Only of this topic.")]
+_StatusOption = Annotated[JobStatus | None, status_option(JobStatus)]
+_TagOption = Annotated[str | None, option("--tag", metavar="TAG", help="Only with this tag.")]
+_IdArgument = Annotated[int, argument(metavar="ID", parser=job_number, help="The job.")]
+_IdsArgument = Annotated[list[int], argument(metavar="ID...", parser=job_number, help="The jobs.")]
+_TopicArgument = Annotated[str, argument(metavar="TOPIC", help="The topic.")]
 _ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; handlers and the history are told.")]
-
-
-jobs_app.callback()(help_when_alone)
 
 
 @jobs_app.command("list")
@@ -122,9 +106,9 @@ def show(job_id: _IdArgument, app: AppOption = None, as_json: JsonOption = False
             "retention; look with 'holdfast jobs list'."
         )
     if as_json:
-        print_json(_told(job_id, job, attempts, letters))
+        print_json(_described(job_id, job, attempts, letters))
     else:
-        _print_told(job_id, job, attempts, letters)
+        _print_job(job_id, job, attempts, letters)
 
 
 @jobs_app.command("retry")
@@ -138,10 +122,7 @@ def retry(job_ids: _IdsArgument, app: AppOption = None, yes: YesOption = False, 
         confirm(f"{counted(len(ids), 'job')} would be retried.", word=str(len(ids)), what="how many", yes=yes)
     with conflicts_refused():
         retry_jobs(store, ids, present_user())
-    if as_json:
-        print_json({"retried": ids})
-    else:
-        print_line(f"Put back: {_shown_ids(ids)}.")
+    print_answer({"retried": ids}, as_json, f"Put back: {_shown_ids(ids)}.")
 
 
 @jobs_app.command("cancel")
@@ -177,17 +158,30 @@ def cancel(
 def stats(app: AppOption = None, as_json: JsonOption = False) -> None:
     """Count the jobs of every topic by status; the topic engine.QUEUE has the messages that wait for an engine.
 
-    'no worker' counts the ready ones, by operation, that no live worker has announced that it can run.
+    'succeeded' counts what the history has, up to 100,000. 'no worker' counts the ready ones, by operation, that no
+    live worker has announced that it can run, and those that wait for another version of their handler.
     """
-    store = job_store(app_with_tables(app).database)
-    found = _topic_stats(store)
+    found = _topic_stats(app_with_tables(app))
     if as_json:
         print_json(found)
     elif found:
-        columns = ("topic", *(status.value for status in JobStatus), "oldest ready", "no worker", "paused")
+        statuses = (status.value for status in _SHOWN_STATUSES)
+        columns = ("topic", *statuses, "succeeded", "oldest ready", "no worker", "paused")
         print_table(columns, map(_stats_row, found))
     else:
         print_line("There are no jobs, and no topic was declared.")
+
+
+@jobs_app.command("periodic")
+def periodic(app: AppOption = None, as_json: JsonOption = False) -> None:
+    """List the periodic jobs of the application and when each runs next. Slots that were missed run as one."""
+    found = app_with_tables(app).jobs.next_runs()
+    if as_json:
+        print_json([described_fields(run) for run in found])
+    elif found:
+        print_table(("name", "schedule", "topic", "operation", "last slot", "next run"), map(_periodic_row, found))
+    else:
+        print_line("No periodic job is declared. Declare one with hf.periodic(…).")
 
 
 @jobs_app.command("pause")
@@ -212,9 +206,11 @@ def _set_paused(hf: Holdfast, topic: str, is_paused: bool, as_json: bool) -> Non
         print_line(f"Topic '{topic}' is {state}{'' if changed else ' already'}.")
 
 
-def _topic_stats(store: SqlJobStore) -> list[JsonObject]:
-    paused = {topic.name: topic.is_paused for topic in store.topics()}
-    counts = {stats.topic: stats for stats in store.stats()}
+def _topic_stats(hf: Holdfast) -> list[JsonObject]:
+    are_here = hf.engines.are_in_database
+    engines = {topic: name if are_here else None for name, topic in engine_topics(hf).items()}
+    paused = {topic.name: topic.is_paused for topic in job_store(hf.database).topics()}
+    counts = {stats.topic: stats for stats in hf.jobs.stats(engines)}
     names = sorted({*paused, *counts})
     return [_described_stats(counts.get(name, TopicStats(name)), paused.get(name, False)) for name in names]
 
@@ -224,6 +220,7 @@ def _described_stats(stats: TopicStats, is_paused: bool) -> JsonObject:
     return {
         "topic": stats.topic,
         **{status.value: stats.jobs.get(status, 0) for status in JobStatus},
+        "succeeded": stats.succeeded,
         "oldest_ready_seconds": None if oldest is None else round(max(0.0, oldest), 3),
         "without_worker": stats.without_worker,
         "paused": is_paused,
@@ -234,23 +231,32 @@ def _stats_row(stats: JsonObject) -> tuple[str, ...]:
     oldest = stats["oldest_ready_seconds"]
     return (
         stats["topic"],
-        *(f"{stats[status.value]:,}" for status in JobStatus),
+        *(f"{stats[status.value]:,}" for status in _SHOWN_STATUSES),
+        "" if stats["succeeded"] is None else f"{stats['succeeded']:,}",
         "" if oldest is None else f"{oldest:,.0f} s",
         ", ".join(f"{operation} {jobs:,}" for operation, jobs in sorted(stats["without_worker"].items())),
         "yes" if stats["paused"] else "",
     )
 
 
-def _told(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry], letters: list[DeadLetter]) -> JsonObject:
+def _periodic_row(run: NextRun) -> tuple[str, ...]:
+    last = "no worker has seen it yet" if run.last_slot is None else shown_moment(run.last_slot)
+    schedule = f"{run.cron} ({run.timezone})"
+    return run.name, schedule, run.topic, run.operation, last, shown_moment(run.next_slot)
+
+
+def _described(
+    job_id: int, job: ListedJob | None, attempts: list[HistoryEntry], letters: list[DeadLetter]
+) -> JsonObject:
     return {
         "id": job_id,
         "job": None if job is None else described_fields(job),
         "attempts": [{"row_key": entry.row_key, **described_fields(entry)} for entry in attempts],
-        "dead_letters": [described_letter(letter) for letter in letters],
+        "dead_letters": [described_fields(letter, without=LETTER_PAYLOAD) for letter in letters],
     }
 
 
-def _print_told(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry], letters: list[DeadLetter]) -> None:
+def _print_job(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry], letters: list[DeadLetter]) -> None:
     if job is not None:
         print_fields(shown_fields(described_fields(job)))
     else:
@@ -260,10 +266,10 @@ def _print_told(job_id: int, job: ListedJob | None, attempts: list[HistoryEntry]
             (str(entry.attempt), shown_moment(entry.created_at), entry.status.value, f"{entry.duration_ms:,} ms")
             for entry in attempts
         ]
-        told = [shown_text(entry.error or entry.output) for entry in attempts]
+        texts = [in_one_cell(entry.error or entry.output) for entry in attempts]
         print_table(
             ("attempt", "ended", "status", "took", "error or result"),
-            [(*row, text) for row, text in zip(rows, told, strict=True)],
+            [(*row, text) for row, text in zip(rows, texts, strict=True)],
         )
     if letters:
         print_table(
@@ -281,7 +287,7 @@ def _end_of(attempts: list[HistoryEntry], letters: list[DeadLetter]) -> str:
 
 
 def _described_job(job: ListedJob) -> JsonObject:
-    return described_fields(job, without=_PAYLOAD)
+    return described_in_listing(job, _PAYLOAD)
 
 
 def _row(job: ListedJob) -> tuple[str, ...]:
@@ -297,7 +303,7 @@ def _row(job: ListedJob) -> tuple[str, ...]:
         shown_moment(job.run_at) if job.status is JobStatus.SCHEDULED else "",
         "" if job.running_seconds is None else _shown_seconds(job.running_seconds),
         job.correlation_id,
-        shown_text(job.last_error),
+        shown_error(job.last_error),
     )
 
 

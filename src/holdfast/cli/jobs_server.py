@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..app import Holdfast
 from ..core.clock import SystemClock
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, WorkerDiedError
 from ..core.signals import StopSignals
 from .loading import load_app
 from .logs import configure_logging
-from .options import AppArgument, VerboseOption
+from .options import AppArgument, VerboseOption, option
 from .output import print_line
+from .trigger_views import require_tables
 
 if TYPE_CHECKING:
     from ..jobs.grpc.server import JobsServer
@@ -24,23 +24,13 @@ if TYPE_CHECKING:
 _LOOK_AROUND_SECONDS = 0.2
 
 _ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")]
-_CertOption = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="The server's certificate (PEM).", show_default=False)
-]
-_KeyOption = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate (PEM).", show_default=False)
-]
+_CertOption = Annotated[Path | None, option("--tls-cert", metavar="FILE", help="The server's certificate (PEM).")]
+_KeyOption = Annotated[Path | None, option("--tls-key", metavar="FILE", help="The key of the certificate (PEM).")]
 _ClientCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-client-ca", metavar="FILE", help="Ask workers for a certificate of this CA.", show_default=False
-    ),
+    Path | None, option("--tls-client-ca", metavar="FILE", help="Ask workers for a certificate of this CA.")
 ]
 _TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", metavar="FILE", help="The SHA-256 of each accepted token, one per line.", show_default=False
-    ),
+    Path | None, option("--token-file", metavar="FILE", help="The SHA-256 of each accepted token, one per line.")
 ]
 _InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="Listen for other machines even without TLS and tokens.")
@@ -77,7 +67,7 @@ def jobs_server(
     tls = None
     if tls_cert is not None and tls_key is not None:
         tls = ServerTls(cert_file=tls_cert, key_file=tls_key, client_ca_file=tls_client_ca)
-    _check_tables(hf)
+    require_tables(hf)
     server = JobsServer(
         hf.jobs.store,
         listen,
@@ -86,18 +76,10 @@ def jobs_server(
         tls=tls,
         tokens=None if token_file is None else Tokens.read(token_file),
         is_insecure=insecure,
-        chores=[*hf.jobs.chores(), hf.pruning],
+        chores=[*hf.jobs.chores(), *hf.record_chores],
     )
     hf.jobs.declare_limits()
     _serve(server, listen, drain_seconds)
-
-
-def _check_tables(hf: Holdfast) -> None:
-    missing = hf.pending_migrations()
-    if missing:
-        raise ConfigurationError(
-            f"The tables of Holdfast are missing or out of date ({', '.join(missing)}). Run 'holdfast migrate'."
-        )
 
 
 def _serve(server: JobsServer, listen: str, drain_seconds: float) -> None:
@@ -107,7 +89,10 @@ def _serve(server: JobsServer, listen: str, drain_seconds: float) -> None:
         host = listen.rpartition(":")[0]
         where = f"{host}:{server.port}, process {os.getpid()}"
         print_line(f"Serving remote workers on {where}. Stop with SIGTERM or Ctrl-C.")
-        while not clock.wait(stop, _LOOK_AROUND_SECONDS):
-            pass  # a signal that another thread received is handled when this one wakes
+        dead: list[str] = []
+        while not dead and not clock.wait(stop, _LOOK_AROUND_SECONDS):  # signals are handled when it wakes, too
+            dead = server.dead_parts()
         server.stop(drain_seconds)
+        if dead:
+            raise WorkerDiedError(f"The server has lost {' and '.join(dead)}. Start it again.", has_drained=True)
     print_line("Stopped. Workers keep what they hold, and go on with the next server.")

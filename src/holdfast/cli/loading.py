@@ -30,7 +30,10 @@ def load_app(reference: str | None) -> Holdfast:
         raise _wrong(f"'{reference}' does not name an application. Write module:attribute, such as app:hf.")
     if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
         stem = Path(module_name.replace("\\", "/")).stem
-        raise _wrong(f"'{module_name}' is a file, not a module. Change to its directory and write {stem}:{attribute}.")
+        raise _wrong(
+            f"'{module_name}' is the path of a file, and a module is wanted. Change to its directory and write "
+            f"{stem}:{attribute}."
+        )
     return _application(_imported(module_name), attribute, reference)
 
 

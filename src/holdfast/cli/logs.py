@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sysconfig
-import traceback
 from pathlib import Path
 
-from .output import redacted
+from ..core.redaction import shown
+from ..runtime.logs import logged_error
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -26,7 +26,7 @@ def configure_logging(verbosity: int = 0) -> None:
     """Send logs to stderr, unless the application has set up logging itself: warnings, with -v what happens, -vv all.
 
     With -v those are Holdfast's and the application's own: installed libraries, such as the Azure SDK with its lines
-    for every request, would hide what happens, and tell only warnings. Call it after the application was imported, so
+    for every request, would hide what happens, and log only warnings. Call it after the application was imported, so
     that its own choice counts.
     """
     root = logging.getLogger()
@@ -64,23 +64,14 @@ class OneLineFormatter(logging.Formatter):
         plain = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None, "stack_info": None})
         line = " ".join(super().format(plain).splitlines())
         trace = _traceback_of(record)
-        return redacted(f"{line}\n{trace}" if trace else line)
+        return shown(f"{line}\n{trace}" if trace else line)
 
 
 def _traceback_of(record: logging.LogRecord) -> str:
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return ""
+    logged = logged_error(error)
     if is_debugging():
-        return "".join(traceback.format_exception(error)).rstrip()
-    if getattr(record, "error_type", "") == "HandlerError" and error.__cause__ is not None:
-        return _users_traceback(error.__cause__)
-    return ""
-
-
-def _users_traceback(error: BaseException) -> str:
-    """Return the traceback without the frames of ours that lead to the handler."""
-    frames = error.__traceback__
-    while frames is not None and Path(frames.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__)).rstrip()
+        return str(logged)
+    return logged.of_handler if getattr(record, "event", "") == "handler_failed" else ""

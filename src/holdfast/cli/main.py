@@ -11,45 +11,20 @@ import typer
 from typer.main import get_command
 
 from .._version import __version__
-from . import reset as reset_commands  # noqa: F401 - adds its commands to the trigger group
-from .demo.command import demo
-from .dlq import dlq_app
-from .engine import engine_app
+from ..core.redaction import shown
+from .commands import Commands
 from .exits import EXIT_CODES_HELP, exit_code_of, sentence_of
-from .history import history_app
-from .jobs import jobs_app
-from .jobs_server import jobs_server
 from .logs import is_debugging
-from .new import new_app
-from .outbox import outbox_app
-from .output import print_error, print_line, redacted
-from .processor import processor_app
-from .registry import registry_app
-from .run import migrate, run
-from .serve import serve
-from .trigger import trigger_app
+from .output import print_error, print_line
 
 app = typer.Typer(
     name="holdfast",
+    cls=Commands,
     help="Work that must not be lost, on the database you already have.",
     epilog=EXIT_CODES_HELP,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("run", epilog=EXIT_CODES_HELP)(run)
-app.command("migrate", epilog=EXIT_CODES_HELP)(migrate)
-app.command("serve", epilog=EXIT_CODES_HELP)(serve)
-app.command("jobs-server", epilog=EXIT_CODES_HELP)(jobs_server)
-app.command("demo")(demo)
-app.add_typer(trigger_app, name="trigger")
-app.add_typer(jobs_app, name="jobs")
-app.add_typer(processor_app, name="processor")
-app.add_typer(outbox_app, name="outbox")
-app.add_typer(engine_app, name="engine")
-app.add_typer(dlq_app, name="dlq")
-app.add_typer(history_app, name="history")
-app.add_typer(registry_app, name="registry")
-app.add_typer(new_app, name="new")
 
 
 def _print_version(asked: bool) -> None:
@@ -84,7 +59,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return exit_code_of(KeyboardInterrupt())
     except Exception as error:
         if is_debugging():
-            typer.echo(redacted("".join(traceback.format_exception(error))), err=True)
+            typer.echo(shown("".join(traceback.format_exception(error))), err=True)
         print_error(sentence_of(error))
         return exit_code_of(error)
     return result if isinstance(result, int) else 0

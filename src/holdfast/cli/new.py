@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 
 from .._version import __version__
+from ..core.private_files import private
 from .exits import EXIT_CODES_HELP, CommandError, ExitCode, described
-from .options import help_when_alone
+from .options import argument, group
 from .output import print_line
 
-new_app = typer.Typer(help="Write a starter to build on.", epilog=EXIT_CODES_HELP, invoke_without_command=True)
+new_app = group("Write a starter to build on.")
 
 
 class Database(StrEnum):
@@ -80,10 +81,8 @@ _TEMPLATES = {
     ".funcignore": "funcignore.txt",
     "README.md": "README.md",
 }
+_PRIVATE = ("local.settings.sample.json",)  # its copy gets its mode and holds passwords; the rest is source code
 _LITERAL = ("schema.sql", "host.json", ".funcignore")
-
-
-new_app.callback()(help_when_alone)
 
 
 def _directory(given: str | Path) -> Path:
@@ -96,10 +95,7 @@ def _directory(given: str | Path) -> Path:
 @new_app.command("function-app", epilog=EXIT_CODES_HELP)
 def function_app(
     directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIRECTORY", help="Where to write it; made when missing.", show_default=False, parser=_directory
-        ),
+        Path, argument(metavar="DIRECTORY", help="Where to write it; made when missing.", parser=_directory)
     ],
     database: Annotated[Database, typer.Option("--database", help="The database it will use.")] = Database.POSTGRES,
 ) -> None:
@@ -122,7 +118,8 @@ def _write(directory: Path, contents: dict[str, str]) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            with (directory / name).open("x", encoding="utf-8", newline="\n") as file:
+            opener = private if name in _PRIVATE else None
+            with open(directory / name, "x", encoding="utf-8", newline="\n", opener=opener) as file:
                 written.append(directory / name)
                 file.write(content)
     except OSError as error:

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Annotated
+
 import typer
 
-from ..outbox.adoption import adopt as adopt_messages
-from ..outbox.upkeep import prune as prune_messages
+from ..outbox.cluster_restore import adopt as adopt_messages
+from ..outbox.housekeeping import prune as prune_messages
 from ..records.audit import present_user
-from .exits import EXIT_CODES_HELP
-from .filters import OlderThanOption
-from .guard import YesOption, confirm
-from .options import AppOption, JsonOption, help_when_alone
-from .output import print_json, print_line
+from .confirmation import YesOption, confirm
+from .filters import age_option
+from .options import AppOption, JsonOption, group
+from .output import print_answer, print_json, print_line
 from .records import app_with_tables, counted
 
-outbox_app = typer.Typer(
-    help="Delete old messages, or take over restored ones.", epilog=EXIT_CODES_HELP, invoke_without_command=True
-)
-outbox_app.callback()(help_when_alone)
+outbox_app = group("Delete old messages, or take over restored ones.")
+
+
+_OlderThanOption = Annotated[timedelta | None, age_option("messages that were appended longer ago")]
 
 
 @outbox_app.command("prune")
-def prune(older_than: OlderThanOption = None, app: AppOption = None, as_json: JsonOption = False) -> None:
+def prune(
+    older_than: _OlderThanOption = None, app: AppOption = None, yes: YesOption = False, as_json: JsonOption = False
+) -> None:
     """Delete messages that are older and that every registered processor has passed."""
     if older_than is None:
         raise typer.BadParameter("say from which age on, such as --older-than 30d")
     hf = app_with_tables(app)
-    deleted = prune_messages(hf.processors.engine, hf.processors.checkpoints, older_than)
-    if as_json:
-        print_json({"deleted": deleted})
-    else:
-        print_line(f"{counted(deleted, 'message')} deleted.")
+    confirm(
+        f"Messages that are older than {older_than} and that every registered processor has passed would be deleted. "
+        "No processor can be rebuilt from before them.",
+        word="prune",
+        what="the word",
+        yes=yes,
+    )
+    deleted = prune_messages(hf.processors.engine, hf.processors.checkpoints, older_than, present_user())
+    print_answer({"deleted": deleted}, as_json, f"{counted(deleted, 'message')} deleted.")
 
 
 @outbox_app.command("adopt")

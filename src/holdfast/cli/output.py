@@ -1,9 +1,8 @@
-"""Everything a command prints: tables for people, JSON for scripts, and never a password."""
+"""Everything a command prints: tables for people, JSON for scripts, and never a secret or a control character."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
@@ -15,35 +14,46 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from ..core.redaction import escaped_json, shown
+
 _WIDTH_OF_A_FILE = 200
 _NARROWEST = 14  # of a column, with the space around it, beside one that is not folded
-# Greedy up to the last @ of the word: an unencoded password may itself hold "@", ":" and "/".
-_PASSWORD_IN_URL = re.compile(r"(\b[A-Za-z][\w+.\-]*://[^\s:@/]*):\S*@")
 
 
-def redacted(text: str) -> str:
-    """Return the text with the password of every URL in it hidden."""
-    return _PASSWORD_IN_URL.sub(r"\1:***@", text)
+def print_secret(text: str) -> None:
+    """Print one line that tells a secret, this once, to who asked for it."""
+    typer.echo(text, err=True)
 
 
 def print_line(text: str) -> None:
     """Print one line for a person, at once."""
-    typer.echo(redacted(text))
+    typer.echo(shown(text))
 
 
 def print_note(text: str) -> None:
     """Print one line that is not the command's answer, so that the answer can be piped."""
-    typer.echo(redacted(text), err=True)
+    typer.echo(shown(text), err=True)
 
 
 def print_error(sentence: str) -> None:
     """Print why a command ended without success."""
-    typer.echo(typer.style("Error:", fg="red", bold=True) + " " + redacted(sentence), err=True)
+    typer.echo(typer.style("Error:", fg="red", bold=True) + " " + shown(sentence), err=True)
 
 
 def print_json(answer: object) -> None:
-    """Print the answer as one JSON document, as it is: a state document must come back from it unchanged."""
-    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+    """Print the answer as one JSON document, as it is: a state document must come back from it unchanged.
+
+    Control characters are escapes of JSON in it, which a terminal does not obey.
+    """
+    typer.echo(escaped_json(json.dumps(answer, indent=2, ensure_ascii=False)))
+
+
+def print_answer(answer: object, as_json: bool, sentence: str) -> None:
+    """Print what a command did: as JSON for scripts, or in one sentence."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_line(sentence)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str] = ()) -> None:
@@ -52,10 +62,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Co
     Values of the columns ``whole`` are there to be copied: outside a terminal they are on one line however long they
     are, in a terminal where that leaves room for the others.
     """
-    shown = [tuple(map(redacted, row)) for row in rows]
+    cells = [tuple(map(shown, row)) for row in rows]
     widths = {
         name: max(map(cell_len, (name, *values)))
-        for name, *values in zip(columns, *shown, strict=True)
+        for name, *values in zip(columns, *cells, strict=True)
         if name in whole
     }
     wanted = sum(widths.values()) + _NARROWEST * (len(columns) - len(widths))
@@ -64,7 +74,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Co
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=has_room and name in widths)
-    for row in shown:
+    for row in cells:
         table.add_row(*row)
     destination.print(table)
 
@@ -75,7 +85,7 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in fields:
-        table.add_row(name, redacted(value))
+        table.add_row(name, shown(value))
     console().print(table)
 
 

@@ -14,32 +14,25 @@ from ..app import Holdfast
 from ..core.clock import SystemClock
 from ..core.errors import ConfigurationError, NotFoundError, OutboxError
 from ..core.types import JsonObject
-from ..outbox.by_hand import ProcessorView
 from ..outbox.message import Checkpoint
+from ..outbox.operator import ProcessorView
 from ..records.audit import present_user
 from ..runtime.leased_part import LeasedPart
 from ..runtime.supervisor import Supervisor
-from .exits import EXIT_CODES_HELP
-from .guard import YesOption, confirm, conflicts_refused
-from .options import AppOption, JsonOption, help_when_alone
-from .output import console, print_json, print_line, print_note, print_table
+from .confirmation import YesOption, confirm, conflicts_refused
+from .options import AppOption, JsonOption, argument, group, option
+from .output import console, print_answer, print_json, print_line, print_note, print_table
 from .records import app_with_tables, counted, shown_moment
 
-processor_app = typer.Typer(
-    help="See where processors stand, and promote, rebuild, stop or move them.",
-    epilog=EXIT_CODES_HELP,
-    invoke_without_command=True,
-)
-processor_app.callback()(help_when_alone)
+processor_app = group("See where processors stand, and promote, rebuild, stop or move them.")
 
 _LOOK_SECONDS = 0.2
 _COLUMNS = ("processor", "role", "status", "checkpoint", "behind", "run by", "waiting", "last change")
 
-_IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The processor's id.", show_default=False)]
-_SomeIdArgument = Annotated[str | None, typer.Argument(metavar="ID", help="Only this processor.", show_default=False)]
+_IdArgument = Annotated[str, argument(metavar="ID", help="The processor's id.")]
+_SomeIdArgument = Annotated[str | None, argument(metavar="ID", help="Only this processor.")]
 _VersionOption = Annotated[
-    int | None,
-    typer.Option("--version", metavar="N", min=1, help="Which version; the newest when left out.", show_default=False),
+    int | None, option("--version", metavar="N", min=1, help="Which version; the newest when left out.")
 ]
 _ForceOption = Annotated[bool, typer.Option("--force", help="Although it has not caught up.")]
 _RestartOption = Annotated[
@@ -49,9 +42,10 @@ _TablesOption = Annotated[
     list[str] | None,
     typer.Option("--truncate", metavar="TABLE", help="Empty this table first; may be given several times."),
 ]
-_ToArgument = Annotated[
-    str,
-    typer.Argument(metavar="PLACE", help="beginning, end, or a checkpoint from a listing.", show_default=False),
+_ToArgument = Annotated[str, argument(metavar="PLACE", help="beginning, end, or a checkpoint from a listing.")]
+_FirstKeptOption = Annotated[
+    str | None,
+    typer.Option("--first-kept", metavar="PLACE", help="Begin with this message, although retention deleted others."),
 ]
 _ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown in listings.")]
 
@@ -60,13 +54,14 @@ _ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Sh
 def list_processors(app: AppOption = None, processor_id: _SomeIdArgument = None, as_json: JsonOption = False) -> None:
     """List the processors: who runs each, who waits for it, and how far it has come."""
     hf = app_with_tables(app)
-    with _unknown_told():
-        views = hf.processors.by_hand.views(processor_id)
-    held = hf.processors.by_hand.held_back_by()
+    with _unknown_refused():
+        views = hf.processors.operator.views(processor_id)
+    held = hf.processors.operator.held_back_by()
     faults = {title: str(fault) for title, fault in hf.processors.faults().items()}
     if as_json:
         described = [{**described_processor(view), "does_not_run": faults.get(_title(view))} for view in views]
-        print_json({"processors": described, "held_back_by": None if held is None else str(held)})
+        shown_held = None if held is None else str(held)
+        print_json({"processors": described, "held_back_by": shown_held, "does_not_run": faults})
         return
     if views:
         print_table(_COLUMNS, map(_row, views))
@@ -95,9 +90,9 @@ def promote(
 ) -> None:
     """Put the version that runs beside the active one in its place. The other is retired and stops."""
     hf = app_with_tables(app)
-    with conflicts_refused(), _unknown_told():
-        chosen = hf.processors.by_hand.promote(processor_id, version, actor=present_user(), force=force)
-    _tell({"processor_id": processor_id, "active_version": chosen}, as_json, f"Version {chosen} is active now.")
+    with conflicts_refused(), _unknown_refused():
+        chosen = hf.processors.operator.promote(processor_id, version, actor=present_user(), force=force)
+    print_answer({"processor_id": processor_id, "active_version": chosen}, as_json, f"Version {chosen} is active now.")
 
 
 @processor_app.command("stop")
@@ -109,18 +104,23 @@ def stop(
 ) -> None:
     """Deliver nothing more until it is resumed. A batch that is being handled is finished first."""
     hf = app_with_tables(app)
-    with _unknown_told():
-        count = hf.processors.by_hand.stop(processor_id, actor=present_user(), reason=reason)
-    _tell({"processor_id": processor_id, "stopped": count}, as_json, f"Stopped: {counted(count, 'partition')}.")
+    with _unknown_refused():
+        count = hf.processors.operator.stop(processor_id, actor=present_user(), reason=reason)
+    print_answer({"processor_id": processor_id, "stopped": count}, as_json, f"Stopped: {counted(count, 'partition')}.")
 
 
 @processor_app.command("resume")
 def resume(processor_id: _IdArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Let a stopped processor go on."""
     hf = app_with_tables(app)
-    with _unknown_told():
-        count = hf.processors.by_hand.resume(processor_id, actor=present_user())
-    _tell({"processor_id": processor_id, "resumed": count}, as_json, f"Resumed: {counted(count, 'partition')}.")
+    with _unknown_refused():
+        count = hf.processors.operator.resume(processor_id, actor=present_user())
+    said = (
+        f"Resumed: {counted(count, 'partition')}."
+        if count
+        else f"Processor '{processor_id}' was not stopped, it was running: it only looks again where it stands."
+    )
+    print_answer({"processor_id": processor_id, "resumed": count}, as_json, said)
 
 
 @processor_app.command("reset")
@@ -129,21 +129,24 @@ def reset(
     place: _ToArgument,
     app: AppOption = None,
     version: _VersionOption = None,
+    first_kept: _FirstKeptOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Move the checkpoint by hand: to the beginning, the end, or a checkpoint."""
     hf = app_with_tables(app)
-    by_hand = hf.processors.by_hand
-    with _unknown_told():
-        views = [view for view in by_hand.views(processor_id) if version in (None, view.place.id.version)]
+    operator, accepted = hf.processors.operator, _parsed(first_kept)
+    with conflicts_refused(), _unknown_refused():
+        views = [view for view in operator.views(processor_id) if version in (None, view.place.id.version)]
         if not views:
             raise NotFoundError(f"Processor '{processor_id}' has no version {version}.")
         view = max(views, key=lambda found: found.place.id.version)
         target = (
-            by_hand.end_of(view.place) if place == "end" else None if place == "beginning" else Checkpoint.parse(place)
+            operator.end_of(view.place) if place == "end" else None if place == "beginning" else Checkpoint.parse(place)
         )
-        again = by_hand.behind(view.place, target)
+        if target is None:
+            operator.require_everything(processor_id, view.place.id.version, accepted)
+        again = operator.behind(view.place, target)
         confirm(
             f"Processor '{processor_id}' would go on {_shown_place(target)}: {counted(again, 'message')} from there, "
             f"{view.behind:,} from where it is now.",
@@ -151,9 +154,9 @@ def reset(
             what="the processor's id",
             yes=yes,
         )
-        count = by_hand.reset(processor_id, target, actor=present_user(), version=version)
+        count = operator.reset(processor_id, target, actor=present_user(), version=version, first_kept=accepted)
     answer: JsonObject = {"processor_id": processor_id, "to": None if target is None else str(target), "moved": count}
-    _tell(answer, as_json, f"Moved: {counted(count, 'partition')}.")
+    print_answer(answer, as_json, f"Moved: {counted(count, 'partition')}.")
 
 
 @processor_app.command("forget")
@@ -168,11 +171,13 @@ def forget(
     """Delete what is stored of a processor that is no more, so that retention does not wait for it."""
     hf = app_with_tables(app)
     effect = f"The checkpoints of processor '{processor_id}' would be deleted; if it runs again, it starts anew."
-    with conflicts_refused(), _unknown_told():
-        hf.processors.by_hand.views(processor_id)
+    with conflicts_refused(), _unknown_refused():
+        hf.processors.operator.views(processor_id)
         confirm(effect, word=processor_id, what="the processor's id", yes=yes)
-        count = hf.processors.by_hand.forget(processor_id, version, actor=present_user(), force=force)
-    _tell({"processor_id": processor_id, "forgotten": count}, as_json, f"Forgotten: {counted(count, 'partition')}.")
+        count = hf.processors.operator.forget(processor_id, version, actor=present_user(), force=force)
+    print_answer(
+        {"processor_id": processor_id, "forgotten": count}, as_json, f"Forgotten: {counted(count, 'partition')}."
+    )
 
 
 @processor_app.command("rebuild")
@@ -182,6 +187,7 @@ def rebuild(
     truncate: _TablesOption = None,
     version: _VersionOption = None,
     restart: _RestartOption = False,
+    first_kept: _FirstKeptOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -192,10 +198,12 @@ def rebuild(
     hf = app_with_tables(app)
     processor = hf.processors.get(processor_id, version)
     hf.processors.register()
-    by_hand = hf.processors.by_hand
+    operator, accepted = hf.processors.operator, _parsed(first_kept)
     tables = truncate or []
-    is_under_way = by_hand.is_rebuilding(processor_id, processor.version) and not restart
+    is_under_way = operator.is_rebuilding(processor_id, processor.version) and not restart
     if not is_under_way:
+        with conflicts_refused():
+            operator.require_everything(processor_id, processor.version, accepted)
         emptied = (
             f"table {', '.join(tables)} would be emptied and "
             if tables
@@ -207,28 +215,40 @@ def rebuild(
             what="the processor's id",
             yes=yes,
         )
-    began = by_hand.start_rebuild(
-        processor_id, tables, actor=present_user(), version=processor.version, restart=restart
-    )
+    with conflicts_refused():
+        began = operator.start_rebuild(
+            processor_id,
+            tables,
+            actor=present_user(),
+            version=processor.version,
+            restart=restart,
+            first_kept=accepted,
+        )
     begun = "The tables are empty; replaying." if tables else "Replaying; no table was emptied."
     print_note(begun if began else "A rebuild is under way; going on with it.")
     replayed = _replay(hf, processor_id, processor.version)
-    _tell({"processor_id": processor_id, "replayed": replayed}, as_json, f"Rebuilt: {counted(replayed, 'message')}.")
+    print_answer(
+        {"processor_id": processor_id, "replayed": replayed}, as_json, f"Rebuilt: {counted(replayed, 'message')}."
+    )
+
+
+def _parsed(first_kept: str | None) -> Checkpoint | None:
+    return None if first_kept is None else Checkpoint.parse(first_kept)
 
 
 def _replay(hf: Holdfast, processor_id: str, version: int) -> int:
     """Run the processor beside whoever else does, show how far it is, and return how many messages there were."""
-    by_hand, clock, pause = hf.processors.by_hand, SystemClock(), threading.Event()
+    operator, clock, pause = hf.processors.operator, SystemClock(), threading.Event()
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with _worker(hf, processor_id, version), Progress(*columns, console=console(stderr=True)) as bar:
         task = bar.add_task("replay", total=None)
         while True:
-            progress = by_hand.rebuild_progress(processor_id, version)
+            progress = operator.rebuild_progress(processor_id, version)
             bar.update(task, completed=progress.done, total=progress.total)
             if progress.is_over:
-                by_hand.end_rebuild(processor_id)
+                operator.end_rebuild(processor_id)
                 return progress.total
-            for view in by_hand.views(processor_id):
+            for view in operator.views(processor_id):
                 if view.place.id.version == version and not view.place.may_run:
                     raise OutboxError(f"Processor {view.place.id} was stopped: {view.place.reason}. The rebuild waits.")
             clock.wait(pause, _LOOK_SECONDS)
@@ -249,7 +269,7 @@ def _worker(hf: Holdfast, processor_id: str, version: int) -> Iterator[None]:
 
 
 @contextmanager
-def _unknown_told() -> Iterator[None]:
+def _unknown_refused() -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
@@ -266,7 +286,7 @@ def described_processor(view: ProcessorView) -> JsonObject:
         "partitions": place.partitions,
         "order": place.reading_order,
         "role": place.role.value,
-        "status": place.status.value,
+        "status": view.status,
         "reason": place.reason,
         "checkpoint": None if place.checkpoint is None else str(place.checkpoint),
         "behind": view.behind,
@@ -284,7 +304,7 @@ def _row(view: ProcessorView) -> tuple[str, ...]:
     return (
         str(place.id),
         place.role.value,
-        "rebuilding" if place.rebuild_to is not None else place.status.value,
+        view.status,
         _shown_place(place.checkpoint),
         f"{view.behind:,}",
         view.holder or "nobody",
@@ -295,10 +315,3 @@ def _row(view: ProcessorView) -> tuple[str, ...]:
 
 def _shown_place(checkpoint: Checkpoint | None) -> str:
     return "at the beginning" if checkpoint is None else f"behind {checkpoint}"
-
-
-def _tell(answer: JsonObject, as_json: bool, sentence: str) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(sentence)

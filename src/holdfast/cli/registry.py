@@ -9,70 +9,60 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
-from sqlalchemy import inspect
 
 from ..app import Holdfast
 from ..core.errors import ConfigurationError, Conflict
 from ..core.types import JsonObject
-from ..engines.by_hand import registry_by_hand
+from ..engines.operator import audited_registry
 from ..engines.registry import EngineTablesConfig, Registry, RegistryView
-from ..engines.registry_shape import DEFAULT_LOCK_SECONDS
+from ..engines.registry_shape import DEFAULT_LOCK_SECONDS, tables_elsewhere
+from ..lease.document import format_time
 from ..records import audit
-from ..records.database import reading
-from ..records.schema import audit_table
-from ..state.document import format_time
-from .exits import EXIT_CODES_HELP
+from ..records.retention import check_configured_days
+from .confirmation import YesOption, confirm, conflicts_refused
 from .filters import seconds
-from .guard import YesOption, confirm, conflicts_refused
-from .options import AppOption, JsonOption, help_when_alone
-from .output import print_fields, print_json, print_line, print_note, shown_time
-from .records import app_with_tables
+from .options import AppOption, JsonOption, group, option
+from .output import print_answer, print_fields, print_json, shown_time
+from .records import app_with_tables, audit_database
 
-registry_app = typer.Typer(
-    help="See the registry that engines share; make, lock and unlock it.",
-    epilog=EXIT_CODES_HELP,
-    invoke_without_command=True,
-)
-registry_app.callback()(help_when_alone)
+registry_app = group("See the registry that engines share; make, lock and unlock it.")
 
 _USUAL = EngineTablesConfig()
-_JobOption = Annotated[
-    str,
-    typer.Option("--job-id", metavar="ID", help="Who is to have the lock; any name.", show_default=False),
-]
-_OwnJobOption = Annotated[
-    str | None,
-    typer.Option("--job-id", metavar="ID", help="Whose lock it is; then nothing is asked.", show_default=False),
-]
+_JobOption = Annotated[str, option("--job-id", metavar="ID", help="Who is to have the lock; any name.")]
+_OwnJobOption = Annotated[str | None, option("--job-id", metavar="ID", help="Whose lock it is; then nothing is asked.")]
 _DurationOption = Annotated[
     timedelta | None,
     typer.Option(
         "--duration", parser=seconds, metavar="TIME", help="For how long: 900 or 900s, 30m, 12h, 2d; one hour."
     ),
 ]
+_InstanceOption = Annotated[
+    str | None, option("--instance-id", metavar="ID", help="The registry of that instance, not the application's.")
+]
 _AccountOption = Annotated[
     str, typer.Option("--storage-account", metavar="NAME", help="Of the engines' tables; empty when they are in SQL.")
 ]
 _LettersOption = Annotated[str, typer.Option("--dlq-table", metavar="NAME", help="Where dead letters are kept.")]
 _HistoryOption = Annotated[str, typer.Option("--history-table", metavar="NAME", help="Where history is kept.")]
-_RetentionOption = Annotated[int, typer.Option("--retention-days", min=0, help="How long both are kept.")]
+_RetentionOption = Annotated[int, typer.Option("--retention-days", min=0, help="How long both are kept; at least 7.")]
 
 
 @registry_app.command("show")
-def show(app: AppOption = None, as_json: JsonOption = False) -> None:
+def show(app: AppOption = None, instance_id: _InstanceOption = None, as_json: JsonOption = False) -> None:
     """Show the registry, and who has its lock."""
-    view = _existing(app_with_tables(app))
+    view = _existing(app_with_tables(app).registry.instance(instance_id))
     if as_json:
         print_json(described_registry(view))
         return
     own = [(name, json.dumps(value, ensure_ascii=False)) for name, value in view.state.items()]
     known = [("registry", view.name), ("version", str(view.version)), ("lock", _shown_lock(view))]
-    print_fields([*known, *_shown_tables(view.tables), *own])
+    print_fields([*known, *([] if instance_id is not None else _shown_tables(view.tables)), *own])
 
 
 @registry_app.command("init")
 def init(
     app: AppOption = None,
+    instance_id: _InstanceOption = None,
     storage_account: _AccountOption = _USUAL.storage_account_name,
     dlq_table: _LettersOption = _USUAL.dlq_table_name,
     history_table: _HistoryOption = _USUAL.history_table_name,
@@ -80,47 +70,62 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Make the registry. One that is there is never overwritten."""
+    check_configured_days(retention_days)
     hf = app_with_tables(app)
+    own = hf.registry.instance(instance_id)
     tables = EngineTablesConfig(
         storage_account_name=storage_account,
         dlq_table_name=dlq_table,
         history_table_name=history_table,
         retention_days=retention_days,
     )
+    if instance_id is not None and tables != _USUAL:
+        raise tables_elsewhere(own.name, instance_id)
+    given = tables if instance_id is None else None
     with conflicts_refused():
-        _require_none(hf)
-        with _audited(hf, "registry init", tables.as_json()) as registry:
-            view = registry.init(tables)
-    _tell(view, as_json, f"Made the registry '{view.name}'.")
+        _require_none(own)
+        with _audited(hf, own, "registry init", {} if given is None else given.as_json()) as registry:
+            view = registry.init(given)
+    _print_view(view, as_json, f"Made the registry '{view.name}'.")
 
 
 @registry_app.command("lock")
 def lock(
-    job_id: _JobOption, app: AppOption = None, lasting: _DurationOption = None, as_json: JsonOption = False
+    job_id: _JobOption,
+    app: AppOption = None,
+    instance_id: _InstanceOption = None,
+    lasting: _DurationOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take the lock by hand, so that no engine changes the registry. Nothing extends it: it ends by itself.
 
     A registry that is not there yet is made, as the first job that takes the lock would.
     """
     hf = app_with_tables(app)
+    own = hf.registry.instance(instance_id)
     seconds = DEFAULT_LOCK_SECONDS if lasting is None else lasting.total_seconds()
     with conflicts_refused():
-        hf.registry.require_free(job_id)
-        with _audited(hf, "registry lock", {"job_id": job_id, "duration_seconds": seconds}) as registry:
+        own.require_free(job_id)
+        with _audited(hf, own, "registry lock", {"job_id": job_id, "duration_seconds": seconds}) as registry:
             view = registry.acquire(job_id, duration_seconds=seconds)
-    _tell(view, as_json, f"Locked by {_shown_lock(view)}.")
+    _print_view(view, as_json, f"Locked by {_shown_lock(view)}.")
 
 
 @registry_app.command("unlock")
 def unlock(
-    app: AppOption = None, job_id: _OwnJobOption = None, yes: YesOption = False, as_json: JsonOption = False
+    app: AppOption = None,
+    instance_id: _InstanceOption = None,
+    job_id: _OwnJobOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Free the lock. The job that had it can change nothing from then on, even if it is still at work."""
     hf = app_with_tables(app)
-    view = _existing(hf)
+    own = hf.registry.instance(instance_id)
+    view = _existing(own)
     seen = view.lock
     if not seen.job_id:
-        _tell(view, as_json, "The registry is not locked.")
+        _print_view(view, as_json, "The registry is not locked.")
         return
     if job_id is None and view.is_locked:
         confirm(
@@ -130,43 +135,36 @@ def unlock(
             what="the id of the job that has the lock",
             yes=yes,
         )
-    with conflicts_refused(), _audited(hf, "registry unlock", described_lock(view)) as registry:
+    with conflicts_refused(), _audited(hf, own, "registry unlock", described_lock(view)) as registry:
         view = registry.force_unlock(seen) if job_id is None else registry.release(job_id)
-    _tell(view, as_json, f"Unlocked: '{seen.job_id}' no longer has the lock.")
+    _print_view(view, as_json, f"Unlocked: '{seen.job_id}' no longer has the lock.")
 
 
 @contextmanager
-def _audited(hf: Holdfast, action: str, details: JsonObject) -> Iterator[Registry]:
-    """Yield the registry to change by hand; the change is written down. Where there is no audit, that is told."""
-    if not _has_audit(hf):
-        print_note("Not audited: the application keeps no records in SQL.")
-        yield hf.registry
+def _audited(hf: Holdfast, own: Registry, action: str, details: JsonObject) -> Iterator[Registry]:
+    """Yield the registry to change by hand; the change is written down. Where there is no audit, a warning says so."""
+    database = audit_database(hf)
+    if database is None:
+        yield own
         return
-    with registry_by_hand(hf.registry, hf.database, audit.present_user(), action, details) as registry:
+    with audited_registry(own, database, audit.present_user(), action, details) as registry:
         yield registry
 
 
-def _has_audit(hf: Holdfast) -> bool:
-    with reading(hf.database) as connection:
-        return bool(inspect(connection).has_table(audit_table.name))
-
-
-def _require_none(hf: Holdfast) -> None:
+def _require_none(own: Registry) -> None:
     """Look whether a registry can be made. Only making it makes sure.
 
     Raises:
         Conflict: there is one.
     """
-    if hf.registry.read() is not None:
-        raise Conflict(f"There is a registry '{hf.registry.name}' already; nothing was changed.")
+    if own.read() is not None:
+        raise Conflict(f"There is a registry '{own.name}' already; nothing was changed.")
 
 
-def _existing(hf: Holdfast) -> RegistryView:
-    view = hf.registry.read()
+def _existing(own: Registry) -> RegistryView:
+    view = own.read()
     if view is None:
-        raise ConfigurationError(
-            f"There is no registry '{hf.registry.name}' yet. Make it with 'holdfast registry init'."
-        )
+        raise ConfigurationError(f"There is no registry '{own.name}' yet. Make it with 'holdfast registry init'.")
     return view
 
 
@@ -212,8 +210,5 @@ def _shown_tables(tables: EngineTablesConfig) -> list[tuple[str, str]]:
     ]
 
 
-def _tell(view: RegistryView, as_json: bool, sentence: str) -> None:
-    if as_json:
-        print_json(described_registry(view))
-    else:
-        print_line(sentence)
+def _print_view(view: RegistryView, as_json: bool, sentence: str) -> None:
+    print_answer(described_registry(view), as_json, sentence)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +13,18 @@ import typer
 
 from ..core.errors import ConfigurationError, DbError
 from ..core.types import JsonObject, SourceDescriptor
-from ..state import document as doc
-from ..state import reset as kernel
-from ..state.reset import AuditEntry
+from ..lease import document as doc
+from ..lease import reset as kernel
+from ..lease.reset import AuditEntry
+from ..lease.store import StateStore
+from ..trigger.operator import audited_state, moved, resume_audited
 from ..trigger.sources.protocol import SourceAdapter
-from .guard import confirm
-from .loading import load_app
-from .logs import configure_logging
-from .options import AppOption, JsonOption, TriggerName
-from .output import print_json, print_line, shown_cursor
-from .pollers import CountingSource, Poller, TypableSource, described_audit, find_poller, require_tables
+from .confirmation import confirm
+from .options import AppOption, JsonOption, TriggerName, argument
+from .output import print_answer, print_json, print_line, shown_cursor
+from .records import app_with_tables, audit_database
 from .trigger import trigger_app
+from .trigger_views import CountingSource, Poller, TypableSource, described_audit, find_poller
 
 _LONGEST_LEASE_SECONDS = 120.0
 
@@ -31,7 +34,7 @@ _DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show how ma
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How a person wants a change to be guarded and told."""
+    """How a person wants a change to be guarded and sentence."""
 
     yes: bool
     dry_run: bool
@@ -46,7 +49,7 @@ class Preview:
     rows_again: int | None
     rows_skipped: int | None
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Return it for people."""
         if self.rows_after is None:
             return "How many rows would be delivered cannot be told: the source does not count."
@@ -69,19 +72,14 @@ def reset_to_beginning(
     """Deliver every row again."""
     poller = _poller(app, name)
     source = poller.source()
-    _change(
-        poller,
-        source,
-        {},
-        lambda: kernel.reset_to_beginning(poller.store, name, _descriptor(source)),
-        Guard(yes, dry_run, as_json),
-    )
+    apply = partial(kernel.reset_to_beginning, poller_name=name, source=_descriptor(source))
+    _change(poller, "reset-to-beginning", source, {}, apply, Guard(yes, dry_run, as_json))
 
 
 @trigger_app.command("reset-to-cursor")
 def reset_to_cursor(
     name: TriggerName,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The cursor column's value.", show_default=False)],
+    value: Annotated[str, argument(metavar="VALUE", help="The cursor column's value.")],
     key: Annotated[
         list[str],
         typer.Option("--key", "-k", metavar="PART", help="A key column's value, in order; once per key column."),
@@ -99,24 +97,14 @@ def reset_to_cursor(
             f"The cursor of '{name}' cannot be typed: the application does not declare it over a SQL table or query."
         )
     cursor = source.cursor_from_text(value, key)
-    _change(
-        poller,
-        source,
-        {"cursor": cursor.to_json()},
-        lambda: kernel.reset_to_cursor(poller.store, name, cursor, _descriptor(source)),
-        Guard(yes, dry_run, as_json),
-    )
+    apply = partial(kernel.reset_to_cursor, poller_name=name, cursor=cursor, source=_descriptor(source))
+    _change(poller, "reset-to-cursor", source, {"cursor": cursor.to_json()}, apply, Guard(yes, dry_run, as_json))
 
 
 @trigger_app.command("reset-to-checkpoint")
 def reset_to_checkpoint(
     name: TriggerName,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="A state document, as 'trigger show --json' prints it.", show_default=False
-        ),
-    ],
+    file: Annotated[Path, argument(metavar="FILE", help="A state document, as 'trigger show --json' prints it.")],
     app: AppOption = None,
     yes: _YesOption = False,
     dry_run: _DryRunOption = False,
@@ -125,13 +113,9 @@ def reset_to_checkpoint(
     """Continue at the checkpoint kept in a file."""
     poller = _poller(app, name)
     source = poller.source()
-    _change(
-        poller,
-        source,
-        kernel.checkpoint_from_file(file),
-        lambda: kernel.reset_to_checkpoint(poller.store, name, file, _descriptor(source)),
-        Guard(yes, dry_run, as_json),
-    )
+    apply = partial(kernel.reset_to_checkpoint, poller_name=name, file=file, source=_descriptor(source))
+    checkpoint = kernel.checkpoint_from_file(file, kernel.accepted_sources(poller.store, name, _descriptor(source)))
+    _change(poller, "reset-to-checkpoint", source, checkpoint, apply, Guard(yes, dry_run, as_json))
 
 
 @trigger_app.command("undo")
@@ -147,34 +131,29 @@ def undo(
     last = poller.last_change()
     if last is None:
         raise ConfigurationError(f"There is nothing to undo for trigger '{name}': its checkpoint was never changed.")
-    _change(
-        poller,
-        poller.source(),
-        (last.before or {}).get("checkpoint") or {},
-        lambda: kernel.undo(poller.store, name),
-        Guard(yes, dry_run, as_json),
-    )
+    checkpoint = (last.before or {}).get("checkpoint") or {}
+    apply = partial(kernel.undo, poller_name=name)
+    _change(poller, "undo", poller.source(), checkpoint, apply, Guard(yes, dry_run, as_json))
 
 
 @trigger_app.command("resume")
 def resume(name: TriggerName, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Let a trigger that was stopped deliver again, from where it stands."""
     poller = _poller(app, name)
-    entry = kernel.resume(poller.store, name)
+    entry = resume_audited(poller.store, audit_database(poller.hf), name)
     if entry is None:
         raise ConfigurationError(f"Trigger '{name}' is not stopped, so there is nothing to resume.")
-    if as_json:
-        print_json(described_audit(entry))
-    else:
-        print_line(f"Trigger '{name}' may run again, from {shown_cursor(poller.checkpoint.get('cursor'))}.")
+    print_answer(
+        described_audit(entry),
+        as_json,
+        f"Trigger '{name}' may run again; its checkpoint: {shown_cursor(poller.checkpoint.get('cursor'))}.",
+    )
 
 
 @trigger_app.command("clone")
 def clone(
     name: TriggerName,
-    new_name: Annotated[
-        str, typer.Argument(metavar="NEW_NAME", help="The trigger that shall start there.", show_default=False)
-    ],
+    new_name: Annotated[str, argument(metavar="NEW_NAME", help="The trigger that shall start there.")],
     app: AppOption = None,
     yes: _YesOption = False,
     dry_run: _DryRunOption = False,
@@ -189,24 +168,33 @@ def clone(
     preview = Preview(waiting, None, None)
     target = f"'{new_name}' will start {_position(poller.checkpoint)}"
     if dry_run:
-        _tell_dry_run(name, "clone", preview, target, guard)
+        _print_dry_run(name, "clone", preview, target, guard)
         return
-    _confirm(name, f"{target}: {preview.told()}", guard)
-    entry = kernel.clone_checkpoint(poller.store, name, new_name)
-    _tell_done(entry, preview, guard, undo_command=None)
+    _confirm(name, f"{target}: {preview.sentence()}", guard)
+    with _audited(poller, "clone", {"to_trigger": new_name}) as store:
+        entry = kernel.clone_checkpoint(store, name, new_name)
+    _print_done(entry, preview, guard, undo_command=None)
 
 
 def _poller(app: str | None, name: str) -> Poller:
-    hf = load_app(app)
-    configure_logging()
-    require_tables(hf)
+    hf = app_with_tables(app)
     return find_poller(hf, name)
 
 
+def _audited(poller: Poller, command: str, details: JsonObject) -> AbstractContextManager[StateStore]:
+    """Return the state to change by hand; the change is written down. Where there is no audit, that is said."""
+    return audited_state(poller.store, audit_database(poller.hf), command, poller.name, details)
+
+
 def _change(
-    poller: Poller, source: SourceAdapter | None, checkpoint: JsonObject, apply: Callable[[], AuditEntry], guard: Guard
+    poller: Poller,
+    command: str,
+    source: SourceAdapter | None,
+    checkpoint: JsonObject,
+    apply: Callable[[StateStore], AuditEntry],
+    guard: Guard,
 ) -> None:
-    """Show what a change of the checkpoint does, ask, make it, and tell how to undo it.
+    """Show what a change of the checkpoint does, ask, make it, and say how to undo it.
 
     Raises:
         LeaseConflictError: a worker holds the lease.
@@ -215,11 +203,13 @@ def _change(
     preview = _previewed(poller, source, checkpoint)
     target = f"'{poller.name}' will continue {_position(checkpoint)}"
     if guard.dry_run:
-        _tell_dry_run(poller.name, "reset", preview, target, guard)
+        _print_dry_run(poller.name, "reset", preview, target, guard)
         return
     _refuse_live_lease(poller, checkpoint)
-    _confirm(poller.name, f"{target}: {preview.told()}", guard)
-    _tell_done(apply(), preview, guard, undo_command=f"holdfast trigger undo {poller.name}")
+    _confirm(poller.name, f"{target}: {preview.sentence()}", guard)
+    with _audited(poller, command, moved(poller.checkpoint, checkpoint)) as store:
+        entry = apply(store)
+    _print_done(entry, preview, guard, undo_command=f"holdfast trigger undo {poller.name}")
 
 
 def _previewed(poller: Poller, source: SourceAdapter | None, checkpoint: JsonObject) -> Preview:
@@ -244,7 +234,7 @@ def _refuse_live_lease(poller: Poller, checkpoint: JsonObject) -> None:
             poller.view.document,
             checkpoint,
             poller_name=poller.name,
-            fingerprint=None,
+            source=None,
             reset_id="rehearsal",
             skew_margin=poller.store.skew_margin(_LONGEST_LEASE_SECONDS),
             now=poller.view.read_at,
@@ -255,29 +245,21 @@ def _confirm(name: str, effect: str, guard: Guard) -> None:
     confirm(effect, word=name, what="the trigger's name", yes=guard.yes)
 
 
-def _tell_dry_run(name: str, command: str, preview: Preview, target: str, guard: Guard) -> None:
+def _print_dry_run(name: str, command: str, preview: Preview, target: str, guard: Guard) -> None:
     if guard.as_json:
-        print_json({"trigger": name, "command": command, "dry_run": True, **_counts(preview)})
+        print_json({"trigger": name, "command": command, "dry_run": True, **asdict(preview)})
     else:
-        print_line(f"{target}: {preview.told()} Nothing was changed (dry run).")
+        print_line(f"{target}: {preview.sentence()} Nothing was changed (dry run).")
 
 
-def _tell_done(entry: AuditEntry, preview: Preview, guard: Guard, *, undo_command: str | None) -> None:
+def _print_done(entry: AuditEntry, preview: Preview, guard: Guard, *, undo_command: str | None) -> None:
     if guard.as_json:
-        told = {"trigger": entry.poller_name, "dry_run": False, **_counts(preview), "undo": undo_command}
-        print_json(told | described_audit(entry))
+        sentence = {"trigger": entry.poller_name, "dry_run": False, **asdict(preview), "undo": undo_command}
+        print_json(sentence | described_audit(entry))
         return
     print_line(f"Done: '{entry.poller_name}' stands {_position(entry.checkpoint_after)}. Audit id {entry.audit_id}.")
     if undo_command:
         print_line(f"Undo with: {undo_command}")
-
-
-def _counts(preview: Preview) -> JsonObject:
-    return {
-        "rows_after": preview.rows_after,
-        "rows_again": preview.rows_again,
-        "rows_skipped": preview.rows_skipped,
-    }
 
 
 def _position(checkpoint: JsonObject) -> str:

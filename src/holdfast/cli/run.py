@@ -11,11 +11,12 @@ import typer
 
 from ..app import Holdfast
 from ..core.errors import DbError, WorkerDiedError
-from .exits import ExitCode
+from ..database.migrations import Difference
+from .exits import CommandError, ExitCode
 from .loading import load_app
 from .logs import configure_logging
 from .options import AppArgument, JsonOption, VerboseOption
-from .output import print_error, print_json, print_line
+from .output import print_answer, print_error, print_line
 
 _DrainOption = Annotated[
     float, typer.Option("--drain-seconds", min=0.0, help="How long running handlers may take to finish when stopping.")
@@ -32,6 +33,18 @@ _TopicsOption = Annotated[
 ]
 _StrictOption = Annotated[
     bool, typer.Option("--strict", help="End when something declared cannot run, instead of running the rest.")
+]
+_CheckOption = Annotated[
+    bool, typer.Option("--check", help="Change nothing; say whether this version can work on the tables.")
+]
+_ToOption = Annotated[
+    int | None,
+    typer.Option(
+        "--to",
+        min=1,
+        help="Let an older release start that refuses newer tables: forget that migrations after this number were "
+        "applied. The tables stay as they are.",
+    ),
 ]
 _MigrateOption = Annotated[bool, typer.Option("--migrate", help="Create or upgrade Holdfast's tables first.")]
 
@@ -80,30 +93,68 @@ def run(
     else:
         print_error(
             f"A handler did not finish within {drain_seconds:g} s and was abandoned. Nothing of its work was "
-            "committed; its lease was given up, and the next worker does the work again."
+            "committed; its lease was given up, and the next worker does the work again, except where the log says "
+            "that the handler had ended its transaction itself."
         )
         _leave_without_waiting()
 
 
-def migrate(app: AppArgument = None, as_json: JsonOption = False) -> None:
-    """Create or upgrade Holdfast's tables. Safe to repeat, and safe while workers run."""
+def migrate(
+    app: AppArgument = None, check: _CheckOption = False, to: _ToOption = None, as_json: JsonOption = False
+) -> None:
+    """Create or upgrade Holdfast's tables. Safe to repeat, and safe while workers run.
+
+    With --check nothing is changed: ends with 0 when this version can work on the tables, with 1 when it cannot yet,
+    with 2 when they are those of a version too new for it.
+    """
     hf = load_app(app)
     configure_logging()
-    applied = hf.migrate()
-    if as_json:
-        print_json({"applied": applied, "up_to_date": not applied})
+    if check and to is not None:
+        raise CommandError("Give --check or --to, not both.", ExitCode.WRONG_CONFIGURATION)
+    if check:
+        _check_tables(hf, as_json)
+    elif to is not None:
+        forgotten = hf.step_back(to)
+        print_answer({"forgotten": forgotten}, as_json, _shown_way_back(forgotten, to))
     else:
-        print_line(_shown_migrations(applied))
+        applied = hf.migrate()
+        print_answer({"applied": applied, "up_to_date": not applied}, as_json, _shown_migrations(applied))
+
+
+def _check_tables(hf: Holdfast, as_json: bool) -> None:
+    found = hf.compared_tables()
+    answer = {"up_to_date": not found.missing, "missing": found.missing, "newer": found.newer}
+    print_answer(answer, as_json, _shown_check(found))
+    if found.missing:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _shown_check(found: Difference) -> str:
+    if found.missing:
+        return f"Missing: {', '.join(found.missing)}. Run 'holdfast migrate'; workers that run go on meanwhile."
+    if found.newer:
+        return f"The tables are those of a newer Holdfast ({', '.join(found.newer)}), and this one can work on them."
+    return "The tables are up to date."
+
+
+def _shown_way_back(forgotten: list[str], to: int) -> str:
+    if not forgotten:
+        return f"No migration after {to} was applied; nothing was changed."
+    return (
+        f"Forgotten: {', '.join(forgotten)}. The tables are as they were; releases that know migration {to} can start. "
+        "'holdfast migrate' of this one applies them again."
+    )
 
 
 def _prepared(hf: Holdfast, name: str) -> str:
     """Return a line about a trigger that is about to run."""
     try:
         source = hf.runner(name).source
-        descriptor, horizon = source.source_descriptor, source.capability().horizon
+        descriptor, capability = source.source_descriptor, source.capability()
     except DbError as error:
         return f"Trigger {name}: does not run until this is mended: {error}"
-    return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), horizon {horizon}"
+    sentence = f"horizon {capability.horizon}, updates {capability.updates}"
+    return f"Trigger {name}: reads {descriptor.name} ({descriptor.kind}), {sentence}"
 
 
 def _prepared_processors(hf: Holdfast) -> list[str]:
@@ -127,9 +178,12 @@ def _prepared_jobs(hf: Holdfast, topics: list[str] | None) -> list[str]:
 
 
 def _prepared_engines(hf: Holdfast) -> list[str]:
-    """Return a line about each engine whose messages are about to be taken."""
+    """Return a line about each engine: whose messages are about to be taken, or why none are."""
+    faults = hf.engines.faults_by_name()
     return [
-        f"Engine {name}: takes {', '.join(operations)} from {next(iter(operations.values())).settings.queue}"
+        f"Engine {name}: does not run until this is mended: {faults[name]}"
+        if name in faults
+        else f"Engine {name}: takes {', '.join(operations)} from {next(iter(operations.values())).settings.queue}"
         for name, operations in hf.engines.declared.items()
     ]
 

@@ -12,14 +12,15 @@ import typer
 
 from ..core.bearer import is_loopback_host, read_file
 from ..core.clock import SystemClock
-from ..core.errors import ConfigurationError, MissingDependencyError
+from ..core.errors import ConfigurationError
+from ..core.extras import needed
 from ..core.signals import StopSignals
 from .exits import CommandError, ExitCode
 from .loading import load_app
 from .logs import configure_logging
-from .options import AppArgument, VerboseOption
-from .output import print_line, print_note
-from .pollers import require_tables
+from .options import AppArgument, VerboseOption, option
+from .output import print_line, print_note, print_secret
+from .trigger_views import require_tables
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -27,43 +28,31 @@ if TYPE_CHECKING:
 _LOOK_AROUND_SECONDS = 0.2
 _BACKLOG = 256
 _LARGEST_PORT = 65_535
+_LOOP = "holdfast.api.http_protocol:BoundedLoop"
 
 _HostOption = Annotated[str, typer.Option("--host", help="The address to listen on.")]
 _PortOption = Annotated[int, typer.Option("--port", min=0, max=_LARGEST_PORT, help="The port; 0 for any that is free.")]
 _TokensOption = Annotated[
     Path | None,
-    typer.Option(
-        "--tokens",
-        metavar="FILE",
-        help="The accepted tokens: on each line the SHA-256, a name, and roles.",
-        show_default=False,
-    ),
+    option("--tokens", metavar="FILE", help="The accepted tokens: on each line the SHA-256, a name, and roles."),
 ]
 _ContinuationKeyOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--continuation-key",
         metavar="FILE",
         help="A secret that all instances share, so that each can go on with the other's listings.",
-        show_default=False,
     ),
 ]
 _RateOption = Annotated[float, typer.Option("--rate", min=0.0, help="Requests a second for each token; 0: no limit.")]
 _BurstOption = Annotated[int, typer.Option("--burst", min=1, help="Requests at once for each token.")]
-_CertOption = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="The server's certificate (PEM).", show_default=False)
-]
-_KeyOption = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate (PEM).", show_default=False)
-]
+_CertOption = Annotated[Path | None, option("--tls-cert", metavar="FILE", help="The server's certificate (PEM).")]
+_KeyOption = Annotated[Path | None, option("--tls-key", metavar="FILE", help="The key of the certificate (PEM).")]
 _DrainOption = Annotated[
     int, typer.Option("--drain-seconds", min=0, help="How long open requests may take to finish when stopping.")
 ]
 _NewTokenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--new-token", metavar="NAME", help="Make a token of that name, and serve nothing.", show_default=False
-    ),
+    str | None, option("--new-token", metavar="NAME", help="Make a token of that name, and serve nothing.")
 ]
 _RoleOption = Annotated[
     list[str] | None,
@@ -125,7 +114,7 @@ def _make_token(name: str, roles: list[str]) -> None:
     if not roles:
         raise typer.BadParameter(f"a token needs a --role: {', '.join(known)}")
     token, kept = make_token(name, [known[role] for role in roles])
-    print_note(f"The token of {name}, shown this once: {token}")
+    print_secret(f"The token of {name}, shown this once: {token}")
     print_line(kept.line)  # alone on standard output, to be appended to the file that --tokens names
 
 
@@ -164,17 +153,19 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _server(api: object, tls_cert: Path | None, tls_key: Path | None, drain_seconds: int) -> Server:
-    try:
+    with needed("Serving needs uvicorn", "server"):
         import uvicorn
-    except ImportError as error:
-        raise MissingDependencyError("Serving needs uvicorn: run \"pip install 'holdfast[server]'\".") from error
+
+        from ..api.http_protocol import BoundedProtocol
     try:
         config = uvicorn.Config(
             api,  # type: ignore[arg-type] # it is one: create_app made it
             log_config=None,  # the command's own
-            access_log=False,  # the gate logs every request, without its parameters
+            access_log=False,  # the middleware logs every request, without its parameters
             proxy_headers=False,  # they would let anyone choose the address that we count by
             server_header=False,
+            http=BoundedProtocol,
+            loop=_LOOP,
             ws="none",
             lifespan="off",
             ssl_certfile=None if tls_cert is None else str(tls_cert),

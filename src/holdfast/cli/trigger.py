@@ -3,56 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from ..core.errors import DbError
+from ..core.redaction import shown
 from ..core.types import JsonObject
-from ..state.reset import audit_entries
-from .exits import EXIT_CODES_HELP, CommandError, ExitCode
-from .loading import load_app
-from .logs import configure_logging
-from .options import AppOption, JsonOption, TriggerName, help_when_alone
-from .output import print_fields, print_json, print_line, print_table, redacted, shown_cursor, shown_time
-from .pollers import (
+from ..lease.reset import audit_entries
+from .exits import CommandError, ExitCode
+from .options import AppOption, JsonOption, TriggerName, group
+from .output import print_fields, print_json, print_line, print_table, shown_cursor, shown_time
+from .records import app_with_tables
+from .trigger_views import (
     CountingSource,
     Poller,
-    all_names,
     described_audit,
     described_source,
     described_state,
     find_poller,
     lag_seconds,
-    require_tables,
+    pollers,
+    shown_failure,
+    shown_lag,
     shown_lease,
     summary,
 )
 
-trigger_app = typer.Typer(
-    help="See where triggers stand, and move their checkpoints by hand.",
-    epilog=EXIT_CODES_HELP,
-    invoke_without_command=True,
-)
+trigger_app = group("See where triggers stand, and move their checkpoints by hand.")
 
 _CountOption = Annotated[bool, typer.Option("--count", help="Also count the rows that wait; may read a large index.")]
 
 
-trigger_app.callback()(help_when_alone)
-
-
 @trigger_app.command("list")
 def list_triggers(app: AppOption = None, as_json: JsonOption = False) -> None:
-    """List the triggers: who holds each lease, and how far each has come."""
-    hf = load_app(app)
-    configure_logging()
-    require_tables(hf)
-    faults = {name: redacted(str(fault)) for name, fault in hf.trigger_faults().items()}
-    found = [{**summary(hf, name), "does_not_run": faults.get(name)} for name in all_names(hf)]
+    """List the triggers: who holds each lease, how far each has come, and how old the oldest row is that waits."""
+    hf = app_with_tables(app)
+    faults = {name: shown(str(fault)) for name, fault in hf.trigger_faults().items()}
+    found = [_listed(poller, faults) for poller in pollers(hf)]
     if as_json:
         print_json(found)
     elif found:
-        print_table(("trigger", "lease", "token", "checkpoint", "last commit"), map(_row, found))
+        print_table(("trigger", "lease", "token", "checkpoint", "last commit", "lag", "failures"), map(_row, found))
         for name, fault in faults.items():
             print_line(f"Trigger '{name}' does not run: {fault}")
     else:
@@ -62,13 +55,19 @@ def list_triggers(app: AppOption = None, as_json: JsonOption = False) -> None:
         raise CommandError(" ".join(unreadable), ExitCode.FAILED)
 
 
+def _listed(poller: Poller, faults: Mapping[str, str]) -> JsonObject:
+    return {**summary(poller), "does_not_run": faults.get(poller.name) if poller.bound is None else None}
+
+
 def _row(item: JsonObject) -> tuple[str, ...]:
     name = item["name"] if item["declared"] else f"{item['name']} (not declared)"
     if item["error"]:
-        return (name, "unreadable", "", "", "")
+        return (name, "unreadable", "", "", "", "", "")
     token = "" if item["fencing_token"] is None else str(item["fencing_token"])
     lease = "stopped" if item["stopped"] else shown_lease(item["lease"])
-    return (name, lease, token, shown_cursor(item["cursor"]), shown_time(item["updated_at"]))
+    failures = "" if item["failure"] is None else shown_failure(item["failure"])
+    lag = shown_lag(item["lag_seconds"])
+    return (name, lease, token, shown_cursor(item["cursor"]), shown_time(item["updated_at"]), lag, failures)
 
 
 @trigger_app.command("show")
@@ -77,9 +76,7 @@ def show(name: TriggerName, app: AppOption = None, count: _CountOption = False, 
 
     With --json the output can be kept in a file and given to reset-to-checkpoint.
     """
-    hf = load_app(app)
-    configure_logging()
-    require_tables(hf)
+    hf = app_with_tables(app)
     poller = find_poller(hf, name)
     details, source_error = _details(poller, count)
     if as_json:
@@ -111,7 +108,7 @@ def _details(poller: Poller, count: bool) -> tuple[JsonObject, DbError | None]:
             if count and isinstance(source, CountingSource):
                 details["rows_waiting"] = source.count_after(poller.checkpoint)
     except DbError as error:
-        return {**details, "source": {"error": redacted(str(error))}}, error
+        return {**details, "source": {"error": shown(str(error))}}, error
     return details, None
 
 
@@ -120,12 +117,14 @@ def _print_details(details: JsonObject) -> None:
     fields = [
         ("trigger", details["name"]),
         ("declared", "yes" if details["declared"] else "no: only its state is left"),
+        ("application", details["application"] or "not known yet"),
         ("lease", shown_lease(details["lease"])),
         *([("stopped", details["stopped"])] if details["stopped"] else []),
+        *([("failures", shown_failure(details["failure"]))] if details["failure"] else []),
         ("fencing token", "none yet" if details["fencing_token"] is None else str(details["fencing_token"])),
         ("checkpoint", shown_cursor(details["cursor"])),
         ("last commit", shown_time(details["updated_at"])),
-        ("lag", "not known" if lag is None else f"{lag:g} s"),
+        ("lag", shown_lag(lag)),
         *([("rows waiting", f"{waiting:,}")] if waiting is not None else []),
         *([("progress", json.dumps(progress, ensure_ascii=False))] if progress is not None else []),
         *_source_fields(details["source"]),
@@ -144,11 +143,18 @@ def _source_fields(source: JsonObject | None) -> list[tuple[str, str]]:
     if "error" in source:
         return [("source", "cannot be used, see below")]
     capability = source["capability"]
-    finds = ["inserts", *(kind for kind in ("updates", "deletes") if capability[f"detects_{kind}"])]
-    safe = "no row is missed" if capability["safe_from_late_commits"] else "a row that commits late can be missed"
+    updates = "updates" if capability["updates"] == "proved" else f"updates ({capability['updates']})"
+    finds = ["inserts", *([updates] if capability["detects_updates"] else [])]
+    finds += ["soft deletes"] if capability["detects_deletes"] else []
+    is_safe = capability["safe_from_late_commits"]
+    missed = capability["misses"] or "a row that commits late can be missed"
+    safe = f"none is missed of {capability['covers']}" if is_safe else missed
     matches = "matches the checkpoint" if source["matches_state"] else "differs from the checkpoint's: it will not run"
     return [
         ("source", f"{source['name']} ({source['kind']}): {', '.join(finds)}"),
+        ("updates", f"{capability['updates']}: {capability['updates_because']}"),
+        *([("prove with", capability["prove_updates_with"])] if capability["prove_updates_with"] else []),
         ("horizon", f"{capability['horizon']}: {safe}"),
+        *([("hidden rows", capability["hidden"])] if capability["hidden"] else []),
         ("fingerprint", f"{source['fingerprint']}, {matches}"),
     ]

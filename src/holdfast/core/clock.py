@@ -57,7 +57,7 @@ class StoreTime:
         self._at = clock.monotonic()
 
     def learn(self, store_time: datetime | None) -> datetime:
-        """Take over the time told by an answer that has just arrived, and return the present estimate."""
+        """Take over the time of an answer that has just arrived, and return the present estimate."""
         if store_time is not None:
             self._base = store_time
             self._at = self._clock.monotonic()
@@ -68,6 +68,16 @@ class StoreTime:
         return self._base + timedelta(seconds=self._clock.monotonic() - self._at)
 
 
+def jittered(seconds: float) -> float:
+    """Return a random time from half of ``seconds`` to all of it, so that those who wait do not come back together."""
+    return seconds * (0.5 + secrets.randbelow(1001) / 2000)
+
+
 def new_id(length: int = 32) -> str:
     """Return ``length`` random hexadecimal digits."""
     return secrets.token_hex((length + 1) // 2)[:length]
+
+
+def random_fraction() -> float:
+    """Return a random number from 0 up to 1."""
+    return secrets.randbelow(1 << 53) / (1 << 53)

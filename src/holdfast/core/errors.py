@@ -16,10 +16,14 @@
     │   │   ├── RegistryLocked        the registry's lock is another job's (409); try again after it ends
     │   │   └── AlreadyRunning        another execution of a singleton is at work (409); try again after it ends
     │   ├── Unavailable               the store did not take the write; nothing was written; retry can help
+    │   │   └── UndoneError           the database undid a handler's transaction, through no fault of the handler
     │   ├── Ambiguous                 the answer to a write was lost; it may or may not have landed
     │   │   └── UnfinishedRetry       a dead letter's retry was begun; the next one, or a worker, finishes it
     │   ├── LeaseConflictError        someone else holds the lease; try again after it ends
-    │   │   └── StoppedError          it was stopped, and does not run until someone resumes it
+    │   │   ├── StoppedError          it was stopped, and does not run until someone resumes it
+    │   │   │   ├── RetiredError      a newer version was promoted; remove it from the code
+    │   │   │   └── OtherApplicationError  another application is at work on it; give each an app_name
+    │   │   └── EventLoopUnavailable  the event loop of async handlers is blocked or died; the work is for others
     │   ├── FingerprintMismatchError  the state belongs to another source definition
     │   └── UnreadableStateError      the document is corrupt or from a newer version
     ├── JobError                      a job could not be added, changed or run
@@ -27,6 +31,7 @@
     │   └── PayloadError              the payload is not JSON, too large, or does not fit the handler
     ├── OutboxError                   a message could not be appended, or a processor cannot run
     │   ├── MessageError              the message is not JSON, too large, or outside a transaction
+    │   ├── DeliveryError             a relay's other system did not take a message; says what it took before
     │   ├── SignatureError            a webhook's signature is missing, wrong or too old (in outbox.sinks)
     │   ├── ForeignCheckpointError    the checkpoint belongs to another database cluster
     │   └── CheckpointMismatchError   another instance moved the checkpoint; the handler's writes were rolled back
@@ -35,6 +40,7 @@
         ├── SourceConfigurationError  the source definition is wrong; a retry cannot help
         │   └── MissingGrantError     the database role may not see what a sound read needs
         ├── FetchError                rows could not be read; a retry can help
+        │   └── UnreadableRowError    a row holds what Python has no value for; it and those behind it wait
         ├── HandlerError              the user's handler failed
         │   ├── TransactionEndedError the handler ended context.transaction; effects may be kept, so it is not repeated
         │   └── OperationFailed       an orchestration failed, or took too long (in engines.operations)
@@ -47,6 +53,7 @@ A message names the thing, the fact and the next step. No message ever holds a p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 
@@ -65,7 +72,7 @@ class MissingDependencyError(ConfigurationError):
 class WorkerDiedError(DbError):
     """A part of a worker process died, and the process ended for it.
 
-    ``has_drained`` tells whether everything else that was begun had finished.
+    ``has_drained`` says whether everything else that was begun had finished.
     """
 
     def __init__(self, message: str, *, has_drained: bool) -> None:
@@ -114,11 +121,23 @@ class RegistryLocked(Conflict):
 
 
 class AlreadyRunning(Conflict):
-    """Another execution of a singleton, or of the same piece of business, is at work. Over HTTP a 409."""
+    """Another execution of a singleton, or of the same piece of business, is at work. Over HTTP a 409.
+
+    Args:
+        comes_first: whether the refused is the oldest of those that met, and tries again before the others do.
+    """
+
+    def __init__(self, message: str, *, comes_first: bool = False) -> None:
+        super().__init__(message)
+        self.comes_first = comes_first
 
 
 class Unavailable(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
     """The store did not take the request. Nothing was written; a retry can help."""
+
+
+class UndoneError(Unavailable):
+    """The database undid ``context.transaction`` or could not open it, and that is not the handler's fault."""
 
 
 class Ambiguous(StateStoreError):  # noqa: N818 - the name is the store vocabulary of the design
@@ -138,6 +157,18 @@ class LeaseConflictError(StateStoreError):
 
 class StoppedError(LeaseConflictError):
     """It was stopped or retired: there is nothing to do until someone changes that."""
+
+
+class RetiredError(StoppedError):
+    """A newer version was promoted: it will not run any more."""
+
+
+class OtherApplicationError(StoppedError):
+    """A worker of another application holds a live lease: two applications would share one checkpoint."""
+
+
+class EventLoopUnavailable(LeaseConflictError):  # noqa: N818 - says what happened, like the store vocabulary
+    """The event loop of async handlers is blocked by another handler, or has died: the work is left to others."""
 
 
 class FingerprintMismatchError(StateStoreError):
@@ -168,6 +199,33 @@ class MessageError(OutboxError):
     """A message is not JSON, is too large, or was appended outside a transaction. Nothing was appended."""
 
 
+class DeliveryError(OutboxError):
+    """A sink could not deliver a message. What it delivered before that is kept and not sent again.
+
+    Args:
+        message: what happened, and the next step.
+        is_permanent: the same request will be refused again: ``on_error`` decides about the message at once.
+        retry_after_seconds: how long the other system asks to wait before the next try.
+        delivered: the ids of the messages that the other system has for sure.
+        about: the ids of the messages that were not taken, when those are known; else any that is not delivered.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        is_permanent: bool = False,
+        retry_after_seconds: float | None = None,
+        delivered: Iterable[str] = (),
+        about: Iterable[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+        self.retry_after_seconds = retry_after_seconds
+        self.delivered = tuple(delivered)
+        self.about = tuple(about)
+
+
 class ForeignCheckpointError(OutboxError):
     """A checkpoint or the outbox belongs to another database cluster. Nothing was read or changed."""
 
@@ -196,6 +254,10 @@ class FetchError(PollerError):
     """Rows could not be read. A retry can help."""
 
 
+class UnreadableRowError(FetchError):
+    """A row holds what Python, or its driver, has no value for. Those before it are delivered; it is not skipped."""
+
+
 class HandlerError(PollerError):
     """The user's handler failed; the batch was not committed and will be delivered again."""
 
@@ -214,3 +276,7 @@ class LostLeaseError(PollerError):
 
 class SerializationError(PollerError):
     """A cursor found in the state document could not be understood."""
+
+
+UNANSWERED = (DbConnectionError, Unavailable, Ambiguous)
+"""What fails because a database or store does not answer: nothing is wrong, and nothing can be recorded there now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 
@@ -22,6 +23,13 @@ def checked_name(kind: str, name: object) -> str:
         f"{kind} {name!r} cannot be used: it becomes part of a storage path, so use 1 to 128 letters, digits, "
         "'_', '-' or single '.', not starting with '-' or '.'."
     )
+
+
+def shortened(name: str, most: int) -> str:
+    """Return a name of ``most`` characters at most, and never what another one becomes."""
+    if len(name) <= most:
+        return name
+    return f"{name[: most - 17]}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def default_app_name() -> str:

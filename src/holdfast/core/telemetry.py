@@ -5,8 +5,11 @@ The metric names are azure-functions-db's, so that its users keep their dashboar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
+
+_log = logging.getLogger("holdfast")
 
 METRIC_BATCHES_TOTAL = "azfdb_batches_total"
 METRIC_EVENTS_TOTAL = "azfdb_events_total"
@@ -36,14 +39,27 @@ class MetricsCollector(Protocol):
         ...
 
 
-class NoOpCollector:
-    """Throws every metric away."""
+class SafeCollector:
+    """Hands metrics on to a collector, if there is one. One that fails never fails the work: that is logged."""
+
+    def __init__(self, collector: MetricsCollector | None) -> None:
+        self._collector = collector
 
     def increment(self, name: str, value: float = 1, *, labels: Mapping[str, str] | None = None) -> None:
-        """Do nothing."""
+        """Add to a counter."""
+        self._tell("increment", name, value, labels)
 
     def observe(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
-        """Do nothing."""
+        """Record one value of a distribution."""
+        self._tell("observe", name, value, labels)
 
     def set_gauge(self, name: str, value: float, *, labels: Mapping[str, str] | None = None) -> None:
-        """Do nothing."""
+        """Set a gauge."""
+        self._tell("set_gauge", name, value, labels)
+
+    def _tell(self, how: str, name: str, value: float, labels: Mapping[str, str] | None) -> None:
+        if self._collector is not None:
+            try:
+                getattr(self._collector, how)(name, value, labels=labels)
+            except Exception:
+                _log.exception("The metrics collector failed; nothing else is affected")

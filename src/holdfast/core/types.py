@@ -22,10 +22,13 @@ FencingToken = NewType("FencingToken", int)
 class SourceDescriptor:
     """What a source is: a name for people, a kind, and the fingerprint of its definition.
 
-    ``legacy_fingerprints`` are the forms under which the same definition may be found in older state.
+    ``legacy_fingerprints`` are the forms under which the same definition may be found in older state, and
+    ``former_fingerprint`` the one of the release before: it is kept in state beside the present one, so that workers of
+    that release go on from the same checkpoint.
     """
 
     name: str
     kind: str
     fingerprint: str
     legacy_fingerprints: tuple[str, ...] = ()
+    former_fingerprint: str | None = None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ..binding.open_transaction import OpenTransaction
 from ..binding.reader import DbReader
-from ..binding.writer import DbWriter, open_transaction_of
-from ..core.errors import ConfigurationError, WriteError
-from ..core.own_thread import one_thread
+from ..binding.writer import DbWriter
+from ..core.blocking_calls import one_thread
+from ..core.errors import ConfigurationError
 from .awaited import TrackedCalls
 from .off_loop import off_loop, to_the_end
 from .out import DbOut
@@ -83,51 +83,53 @@ class AsyncDbReader(TrackedCalls):
 
 
 class AsyncDbWriter(TrackedCalls):
-    """``DbWriter`` for async handlers. ``async with writer.transaction() as tx`` groups writes."""
+    """``DbWriter`` for async handlers. ``async with writer.transaction() as tx`` groups what is written through it."""
 
     def __init__(self, writer: DbWriter) -> None:
         super().__init__()
         self._writer = writer
         self._thread: ThreadPoolExecutor | None = None
+        self._opened: tuple[asyncio.Task[Any] | None, AsyncDbWriter] | None = None
 
     async def insert(self, *, data: _Row) -> None:
         """Insert one row, as ``DbWriter.insert``."""
-        await self._write(partial(self._writer.insert, data=data))
+        await self._write(lambda writer: writer.insert(data=data))
 
     async def insert_many(self, *, rows: list[_Row]) -> None:
         """Insert rows, as ``DbWriter.insert_many``."""
-        await self._write(partial(self._writer.insert_many, rows=rows))
+        await self._write(lambda writer: writer.insert_many(rows=rows))
 
     async def upsert(self, *, data: _Row, conflict_columns: list[str]) -> None:
         """Insert or update one row, as ``DbWriter.upsert``."""
-        await self._write(partial(self._writer.upsert, data=data, conflict_columns=conflict_columns))
+        await self._write(lambda writer: writer.upsert(data=data, conflict_columns=conflict_columns))
 
     async def upsert_many(self, *, rows: list[_Row], conflict_columns: list[str]) -> None:
         """Insert or update rows, as ``DbWriter.upsert_many``."""
-        await self._write(partial(self._writer.upsert_many, rows=rows, conflict_columns=conflict_columns))
+        await self._write(lambda writer: writer.upsert_many(rows=rows, conflict_columns=conflict_columns))
 
     async def update(self, *, data: _Row, pk: _Row) -> None:
         """Update one row, as ``DbWriter.update``."""
-        await self._write(partial(self._writer.update, data=data, pk=pk))
+        await self._write(lambda writer: writer.update(data=data, pk=pk))
 
     async def update_many(self, *, rows: list[_Row]) -> None:
         """Update rows, as ``DbWriter.update_many``."""
-        await self._write(partial(self._writer.update_many, rows=rows))
+        await self._write(lambda writer: writer.update_many(rows=rows))
 
     async def delete(self, *, pk: _Row) -> None:
         """Delete one row, as ``DbWriter.delete``."""
-        await self._write(partial(self._writer.delete, pk=pk))
+        await self._write(lambda writer: writer.delete(pk=pk))
 
     async def delete_many(self, *, pks: list[_Row]) -> None:
         """Delete rows, as ``DbWriter.delete_many``."""
-        await self._write(partial(self._writer.delete_many, pks=pks))
+        await self._write(lambda writer: writer.delete_many(pks=pks))
 
     def transaction(self) -> AsyncTransactionBlock:
-        """Commit every write made inside the block together, or none: ``async with writer.transaction() as tx``.
+        """Commit all writes made through the handle together, or none: ``async with writer.transaction() as tx``.
 
-        It is the task's that opened it, and of those started inside the block: what others write meanwhile through the
-        same writer is no part of it. The whole transaction runs on one worker thread, so concurrent writes inside it
-        come one after the other. It is ended before the block is left, also when the handler is cancelled.
+        The handle's writes are part of it in whichever task; writes through this writer itself are so in the task that
+        opened it, and are refused in all others while it is open. The whole transaction runs on one worker thread, so
+        concurrent writes inside it come one after the other. It is ended before the block is left, also when the
+        handler is cancelled.
 
         Raises:
             WriteError: one is open already, a write inside it failed, or the commit did.
@@ -138,36 +140,34 @@ class AsyncDbWriter(TrackedCalls):
         """Close the writer."""
         self._writer.close()
 
-    async def _write(self, step: Callable[[], None]) -> None:
-        active = open_transaction_of(self._writer)
-        await off_loop(step, self._thread if active is not None and active.is_mine else None)
+    async def _write(self, step: Callable[[DbWriter], None]) -> None:
+        part = self._opened[1] if self._opened is not None and self._opened[0] is asyncio.current_task() else self
+        await off_loop(partial(step, part._writer), part._thread)
 
     @asynccontextmanager
     async def _block(self) -> AsyncIterator[AsyncDbWriter]:
-        if self._thread is not None:
-            raise WriteError(
-                "A transaction() is already active on this writer: they do not nest, and another task needs a writer "
-                "of its own."
-            )
-        self._thread = thread = one_thread("holdfast-transaction")
+        thread = one_thread("holdfast-transaction")
         transaction = self._writer.transaction()
-        active: OpenTransaction | None = None
+        handle: AsyncDbWriter | None = None
         try:
-            await to_the_end(transaction.__enter__, thread)
-            active = open_transaction_of(self._writer)
-            if active is not None:
-                active.take_part()  # it was opened on another thread, but is this task's
-            yield self
+            handle = self._handle(await to_the_end(transaction.__enter__, thread), thread)
+            self._opened = (asyncio.current_task(), handle)
+            yield handle
         except BaseException as error:
             await to_the_end(partial(transaction.__exit__, type(error), error, error.__traceback__), thread)
             raise
         else:
             await to_the_end(partial(transaction.__exit__, None, None, None), thread)
         finally:
-            if active is not None:
-                active.leave()
-            self._thread = None
+            if handle is not None:
+                self._opened, handle._thread = None, None
             thread.shutdown(wait=False)
+
+    def _handle(self, writer: DbWriter, thread: ThreadPoolExecutor) -> AsyncDbWriter:
+        """Return the handle of a transaction; its calls are waited for with this writer's own."""
+        handle = AsyncDbWriter(writer)
+        handle._thread, handle._unfinished = thread, self._unfinished
+        return handle
 
 
 class AsyncTransactionBlock:

@@ -6,20 +6,22 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..binding.reader import DbReader
 from ..binding.writer import DbWriter
 from ..core.config import DbConfig
-from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError, NotFoundError
+from ..core.keywords import picked, require_known, takes
 from ..core.normalizer import EventNormalizer
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
-from ..state.foreign import ForeignStateStore
-from ..state.store import StateStore
-from ..trigger.poll import PollTrigger
+from ..database.pools import EngineProvider
+from ..lease.foreign import ForeignStateStore
+from ..lease.store import StateStore
+from ..trigger.sources.outbox_columns import OutboxDefinition
 from ..trigger.sources.protocol import SimpleSource, SourceAdapter
+from ..trigger.sources.update_proof import check_updates
 from .async_proxies import AsyncDbOut, AsyncDbReader, AsyncDbWriter
 from .awaited import TrackedCalls
 from .composition import check_composition, mark
@@ -27,14 +29,19 @@ from .metadata import add_metadata, shown_url
 from .models import check_model, to_model
 from .off_loop import off_loop, to_the_end
 from .out import DbOut
+from .polling import BindingSettings, OutboxTable, finding, polling, shared_engines, trust_updates
 from .signatures import check_argument, hide, named, resolving
 from .targets import Target
-from .trigger_names import claim_name
+from .trigger_names import claim_name, remember_source
 from .triggering import triggered
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..trigger.options import BindingOptions
 
 Handler = Callable[..., Any]
 Decorator = Callable[[Handler], Handler]
-_shared_engines = EngineProvider()
 
 
 class DbBindings:
@@ -44,11 +51,12 @@ class DbBindings:
     ``inject_reader`` and ``inject_writer`` pass a ``DbReader`` or ``DbWriter``. Handlers are ``def`` or ``async def``.
     """
 
+    @takes(BindingSettings, OutboxDefinition, OutboxTable)
     def trigger(
         self,
         *,
         arg_name: str,
-        source: SourceAdapter | SimpleSource,
+        source: SourceAdapter | SimpleSource | str,
         checkpoint_store: StateStore | ForeignStateStore,
         name: str | None = None,
         normalizer: EventNormalizer | None = None,
@@ -57,25 +65,40 @@ class DbBindings:
         lease_ttl_seconds: int = 120,
         retry_policy: RetryPolicy | None = None,
         metrics: MetricsCollector | None = None,
-        model: type | None = None,
+        **options: Unpack[BindingOptions],
     ) -> Decorator:
         """Poll ``source`` on every invocation and pass what changed as ``arg_name`` (and a ``context``, if asked for).
 
-        With ``model``, each event also holds its row as an object, ``event.row``.
+        With ``model``, each event also holds its row as an object, ``event.row``. ``updates="trusted"`` says that every
+        update sets the cursor to the database's clock where the database cannot prove it.
+
+        With ``strategy="outbox"``, ``source`` is the name of a table of messages. It takes ``url`` or ``db_config``,
+        ``schema``, the names of the table's columns where they are others (``position``, ``transaction``,
+        ``message_id``, ``message_type``, ``data``), ``types``, ``where``, ``parameters``, ``horizon``, ``lookback`` and
+        ``engine_provider``, as ``hf.trigger`` does. The table is looked up by the first invocation.
 
         Raises:
             ConfigurationError: the handler has no such parameter, a setting is wrong, or another function's trigger has
                 this name on the same ``checkpoint_store``.
         """
-        check_model(model, "trigger")
+        require_known("trigger", options, BindingSettings, OutboxDefinition, OutboxTable)
+        own, columns = picked(BindingSettings, options), picked(OutboxDefinition, options)
+        table = picked(OutboxTable, options)
+        check_model(own.model, "trigger")
+        check_updates(own.updates)
+        if own.updates is not None:
+            trust_updates(source)
 
         def decorate(function: Handler) -> Handler:
             check_composition(function, "trigger")
             check_argument(function, arg_name, "trigger")
             trigger_name = name or str(getattr(function, "__name__", "trigger"))
-            trigger = PollTrigger(
+            trigger = polling(
+                own.strategy,
+                source,
+                columns,
+                table,
                 name=trigger_name,
-                source=source,
                 checkpoint_store=checkpoint_store,
                 normalizer=normalizer,
                 batch_size=batch_size,
@@ -84,8 +107,9 @@ class DbBindings:
                 retry_policy=retry_policy,
                 metrics=metrics,
             )
-            wrapper = triggered(function, trigger, arg_name, model)
+            wrapper = triggered(function, trigger, arg_name, own.model)
             claim_name(checkpoint_store, trigger_name, function)
+            remember_source(checkpoint_store, trigger_name, finding(source, trigger))
             mark(wrapper, "trigger")
             add_metadata(wrapper, binding={"kind": "trigger", "parameter": arg_name})
             return wrapper
@@ -117,7 +141,7 @@ class DbBindings:
         """
         _check_input(pk, query, params, table, on_not_found)
         check_model(model, "input")
-        target = Target("input", url, db_config, table, schema, engine_provider or _shared_engines)
+        target = Target("input", url, db_config, table, schema, engine_provider or shared_engines)
         reading = _Reading(target, query, model, on_not_found)
         described: dict[str, Any] = {"kind": "input", "parameter": arg_name, "connection_setting": shown_url(url)}
         described |= {"resource": {"table": table} if table else {}, "query_kind": "pk" if query is None else "text"}
@@ -153,7 +177,7 @@ class DbBindings:
         """
         if action not in ("insert", "upsert"):
             raise ConfigurationError(f"output: action must be 'insert' or 'upsert', not {action!r}.")
-        target = Target("output", url, db_config, table, schema, engine_provider or _shared_engines)
+        target = Target("output", url, db_config, table, schema, engine_provider or shared_engines)
         if action == "upsert":
             target.check_upsert(conflict_columns)
         elif conflict_columns:

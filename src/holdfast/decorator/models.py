@@ -101,9 +101,16 @@ def to_row(value: object) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Return what a driver can store. Left to them, one writes an enum member's name and another refuses it."""
+    """Return what a driver can store. Left to them, one writes an enum member's name and another refuses it.
+
+    Of Pydantic's own values, a URL is its text, and a secret what it hides: a driver would write its asterisks.
+    """
     if isinstance(value, Enum):
         return _plain(value.value)
+    if hasattr(type(value), "get_secret_value"):
+        return _plain(value.get_secret_value())  # type: ignore[attr-defined]  # it has it
+    if hasattr(type(value), "unicode_string"):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -7,15 +7,27 @@ very handlers that wait for a step.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
-from ..core.own_thread import on_thread
+from ..core.blocking_calls import on_thread
 
 _Result = TypeVar("_Result")
 _MOST_THREADS = 32
-_threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="holdfast-async")
+_threads: ThreadPoolExecutor
+
+
+def _begin_anew() -> None:
+    """Make the threads. A fork copies what counts them, not them."""
+    global _threads
+    _threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="holdfast-async")
+
+
+_begin_anew()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 async def off_loop(step: Callable[[], _Result], thread: Executor | None = None) -> _Result:

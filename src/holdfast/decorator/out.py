@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from ..binding.writer import DbWriter
 from ..core.config import DbConfig
-from ..core.engine import EngineProvider
 from ..core.errors import ConfigurationError
+from ..database.pools import EngineProvider
 from .models import is_row, to_row
 
 

@@ -9,8 +9,8 @@ from ..binding.reader import DbReader
 from ..binding.upsert import check_conflict_columns, check_upsert_dialect
 from ..binding.writer import DbWriter
 from ..core.config import DbConfig, parse_url, resolve_env_vars
-from ..core.engine import EngineProvider, check_engine_provider
 from ..core.errors import ConfigurationError
+from ..database.pools import EngineProvider, check_engine_provider
 from .metadata import shown_url
 
 _WRITING = ("output", "inject_writer")

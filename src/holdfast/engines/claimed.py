@@ -15,29 +15,29 @@ from datetime import UTC
 
 from sqlalchemy.engine import Connection
 
-from ..core.errors import Ambiguous, DbError, HandlerError, LostLeaseError, MessageError, Unavailable
+from ..core.errors import Ambiguous, DbError, LostLeaseError, MessageError, Unavailable, UndoneError
 from ..core.types import JsonValue
-from ..jobs.execution import Execution
-from ..jobs.model import ClaimedJob, PutBack, Settled, Settler
+from ..jobs.model import ClaimedJob, PutBack, Settled, Settler, put_back_undone
+from ..jobs.runner import Execution
 from ..jobs.running import Running
 from ..jobs.stores.base import SqlJobStore
 from ..jobs.texts import storable
 from ..records.dead_letters import DeadLetter
-from ..records.history import History, SuccessKey
-from ..runtime.transaction import HandlerTransaction, ended_itself
-from .endings import Dropped, Drops, Entry, Retried, Retries
-from .flow import EngineFlow
+from ..records.history import History, NewEntry, SuccessKey
+from ..runtime.event_loop import handlers_loop
+from ..runtime.transaction import HandlerTransaction, outranking
+from .endings import Dropped, Drops, Retried, Retries
 from .lookups import SuccessLookups
 from .messages import EngineMessage
-from .ports import Ended
-from .queues.copies import OURS, first_inserted
-from .queues.embedded import OPERATION
+from .ports import Ended, worker_lost_before
 from .queues.protocol import Received
-from .table_records import TableRecords, entry_of
+from .queues.redelivery_marks import OURS, first_inserted
+from .runner import EngineFlow
+from .store import TableRecords, entry_of
 from .telemetry import EngineTelemetry
 
 _AFTER_ERROR_SECONDS = 0.5
-Record = Callable[[Connection, Entry], bool]
+Record = Callable[[Connection, NewEntry], bool]
 """Writes a success on a connection; returns whether the message was still ours."""
 
 
@@ -47,9 +47,10 @@ class EngineHandler:
 
     topic: str
     delivering: ClaimedMessages
-    operation: str = OPERATION
+    operation: str
     is_async: bool = False
     takes_context: bool = False
+    is_transactional: bool = False
     max_seconds: float | None = None
 
     @property
@@ -101,7 +102,13 @@ class ClaimedMessages:
         self.drops = Drops(store, records, flow.reached)
         self.retries = Retries(store, flow.reached)
         self._name = name
+        self._is_async = flow.is_async
         self._telemetry = telemetry
+
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether a handler of the engine needs the event loop, and that does not turn."""
+        return self._is_async and handlers_loop().is_stuck
 
     def expect(self, jobs: Sequence[Running]) -> None:
         """Read messages that wait for their turn, so that they can be looked up together."""
@@ -115,18 +122,25 @@ class ClaimedMessages:
             running.prepared = received, None
             return None
         running.prepared = received, message
-        return key_of(message)
+        return message.key
 
     def deliver(self, running: Running, execution: Execution) -> None:
         """Take one message through its steps. What keeps it from its end for now lets it come again, uncharged."""
         delivery = ClaimedDelivery(self, running, execution)
         try:
-            with self._telemetry.delivery(self._name) as told:
-                told.outcome = self.flow.handle(delivery)
+            with self._telemetry.delivery(self._name) as delivered:
+                delivered.outcome = self.flow.handle(delivery)
         except DbError as error:
             self._telemetry.broke(self._name, error)
             if not running.is_reported:
                 delivery.put_back(_AFTER_ERROR_SECONDS, str(error))
+
+    def report_ended(self, running: Running, reason: str) -> Settled:
+        """Return what buries a message that must not be repeated, and that its worker leaves behind [TRANSACTION-1]."""
+        received, message = running.prepared
+        ended = Ended(message=message, attempt=received.dequeue_count, duration_ms=0, error=reason)
+        letter = self.flow.letter_of_ended(received, ended)
+        return settled(running, self.drops, Dropped(entry_of(ended), letter))
 
 
 class ClaimedDelivery:
@@ -156,6 +170,11 @@ class ClaimedDelivery:
         """Return what is set once the message is, or may be, someone else's."""
         return self._running.lost_event
 
+    @property
+    def ttl_seconds(self) -> float:
+        """Return how long the message stays ours without a beat."""
+        return self._running.job.lease_seconds
+
     def when_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` once the message is lost; return what takes that back."""
         self._on_lost.append(callback)
@@ -183,27 +202,38 @@ class ClaimedDelivery:
 
     def beat(self, progress: JsonValue) -> None:
         """Extend the lease now, and say how far the work is."""
-        if not self._execution.tell(self._running, json.dumps(progress, ensure_ascii=False)):
+        if not self._execution.report_progress(self._running, json.dumps(progress, ensure_ascii=False)):
             self._running.lose(is_certain=True)
         if self._running.is_lost:
             raise LostLeaseError(f"Message {self.received.id} is no longer this worker's.")
 
     def has_succeeded(self, message: EngineMessage) -> bool:
-        """Return whether the history knows a success; looked up together with what waits in line."""
-        return self._messages.lookups.has_succeeded(self._running.claim, key_of(message))
+        """Return whether the history knows a success [ENGINE-2]; looked up together with what waits in line.
+
+        Raises:
+            Conflict: another message about the same is at work, here or elsewhere [ENGINE-7].
+        """
+        return self._messages.lookups.has_succeeded(self._execution.worker, self._running.claim, message.key)
 
     def undo(self, error: Exception) -> Exception:
         """Undo what the handler wrote; tell it apart from a handler that ended its transaction."""
         transaction = self._running.transaction
-        ended = ended_itself(transaction, error)
+        instead = outranking(transaction, error)
         if transaction is not None:
             transaction.close()
-        return ended or error
+        return instead or error
 
     # Its end
 
     def succeed(self, ended: Ended) -> None:
-        """Record a success and delete its message: in the handler's transaction, or in a group with others."""
+        """Record a success and delete its message: in the handler's transaction, or in a group with others.
+
+        Raises:
+            LostLeaseError: the message is no longer ours, and nothing was recorded.
+            TransactionEndedError: the handler ended its transaction itself; nothing was recorded.
+            HandlerError: the handler's writes cannot be committed; nothing was kept.
+            UndoneError: nothing was kept, and the database is why.
+        """
         transaction = self._running.transaction
         if transaction is not None and transaction.is_used:
             self._commit_last(transaction, ended)
@@ -214,7 +244,7 @@ class ClaimedDelivery:
             self._end(self._messages.drops, Dropped(elsewhere=ended.message))
 
     def record(self, ended: Ended) -> None:
-        """Record a success, fenced; its message goes later."""
+        """Record a success, fenced; its message goes later, by ``forget``. Raises as ``succeed`` does."""
         transaction = self._running.transaction
         if transaction is not None and transaction.is_used:
             self._commit(transaction, ended, self._keep_on)
@@ -251,15 +281,23 @@ class ClaimedDelivery:
         elsewhere = None if self._messages.is_one_database else recorded
         self._end(self._messages.drops, Dropped(elsewhere=elsewhere))
 
+    def lost_at(self, count: int) -> str:
+        """Return the error of a message of which no delivery before this one recorded one."""
+        return worker_lost_before(count)
+
     def put_back(self, delay_seconds: float, reason: str) -> None:
         """Let the message come again, uncounted."""
         self._execution.end(self._running, PutBack(self._running.claim, delay_seconds, storable(reason)))
 
+    def comes_again_undone(self, reason: str) -> bool:
+        """Let a message come again uncounted that the database undid, unless that was so too often before."""
+        undone = put_back_undone(self._running.job, storable(reason))
+        if undone is not None:
+            self._execution.end(self._running, undone)
+        return undone is not None
+
     def _end(self, by: Settler, value: Dropped | Retried) -> None:
-        entry = value.entry or {}
-        characters = sum(len(entry.get(name) or "") for name in ("input", "output", "error"))
-        report = Settled(self._running.claim, by, value, characters, comes_again=isinstance(value, Retried))
-        self._execution.end(self._running, report)
+        self._execution.end(self._running, settled(self._running, by, value))
 
     def _record_elsewhere(self, ended: Ended) -> None:
         self._messages.records.record(ended)
@@ -271,7 +309,7 @@ class ClaimedDelivery:
             transaction.settle(lambda connection: self._record_on(connection, ended, record))
         except (Ambiguous, Unavailable) as error:
             if not (isinstance(error, Ambiguous) and self._has_landed(ended)):
-                raise HandlerError(f"The commit failed, and everything was undone: {error}") from error
+                raise UndoneError(f"The commit failed, and everything was undone: {error}") from error
         finally:
             transaction.close()
 
@@ -290,11 +328,11 @@ class ClaimedDelivery:
             raise LostLeaseError(f"Message {self.received.id} is no longer this worker's; its end is not recorded.")
         self._messages.flow.reached("recorded")
 
-    def _drop_on(self, connection: Connection, entry: Entry) -> bool:
+    def _drop_on(self, connection: Connection, entry: NewEntry) -> bool:
         ends = {self._running.claim: entry}
         return bool(self._messages.store.drop_recorded_on(connection, self._execution.worker, ends))
 
-    def _keep_on(self, connection: Connection, entry: Entry) -> bool:
+    def _keep_on(self, connection: Connection, entry: NewEntry) -> bool:
         is_ours = self._messages.store.keep_on(connection, self._execution.worker, self._running.claim)
         if is_ours:
             self._messages.history.add_many(connection, [entry])
@@ -303,13 +341,18 @@ class ClaimedDelivery:
     def _has_landed(self, ended: Ended) -> bool:
         """Return whether the history has the success of this very message: a COMMIT was not answered."""
         message = ended.message
-        found = self._messages.history.of_correlation(message.engine, message.correlation_id, message.operation)
+        found = self._messages.history.of_correlation(
+            message.engine, message.correlation_id, message.operation, message.application
+        )
         return any(entry.item_id == message.message_id and entry.error is None for entry in found)
 
 
-def key_of(message: EngineMessage) -> SuccessKey:
-    """Return what a success is looked up by."""
-    return message.engine, message.operation, message.correlation_id
+def settled(running: Running, by: Settler, value: Dropped | Retried) -> Settled:
+    """Return the report of an end."""
+    entry = value.entry
+    texts = () if entry is None else (entry.input, entry.output, entry.error, entry.traceback)
+    characters = sum(len(text or "") for text in texts)
+    return Settled(running.claim, by, value, characters, comes_again=isinstance(value, Retried))
 
 
 def received_from(job: ClaimedJob) -> Received:

@@ -1,4 +1,4 @@
-"""What an engine's handler is told about the execution it is part of."""
+"""What an engine's handler learns about the execution it is part of."""
 
 from __future__ import annotations
 

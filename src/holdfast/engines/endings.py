@@ -6,27 +6,24 @@ paused for long and lost its message records nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from ..jobs.model import Claim, Failure, Settled, WorkerId
 from ..jobs.stores.base import SqlJobStore
 from ..records.dead_letters import DeadLetter, DeadLetters
-from ..records.history import History
+from ..records.history import History, NewEntry
 from .messages import EngineMessage
-from .table_records import TableRecords, tell_buried
-
-Entry = Mapping[str, Any]
+from .store import TableRecords, log_buried
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """A message that goes, with what is recorded of it; ``elsewhere`` if its success was recorded outside."""
 
-    entry: Entry | None = None
+    entry: NewEntry | None = None
     letter: DeadLetter | None = None
     elsewhere: EngineMessage | None = None
 
@@ -35,7 +32,7 @@ class Dropped:
 class Retried:
     """A message that comes again after a failure."""
 
-    entry: Entry | None
+    entry: NewEntry | None
     error: str
     delay_seconds: float
 
@@ -46,7 +43,7 @@ class Drops:
     Args:
         store: where the messages are.
         records: where dead letters are that are not in the same database.
-        reached: told every boundary between two steps; for tests that stop there.
+        reached: called at every boundary between two steps; for tests that stop there.
     """
 
     def __init__(self, store: SqlJobStore, records: TableRecords, reached: Callable[[str], None]) -> None:
@@ -63,7 +60,7 @@ class Drops:
             )
             buried = self._bury(connection, [report.value for report in batch if report.claim in ours])
         for letter in buried:
-            tell_buried(letter)
+            log_buried(letter)
         self._withdraw(report.value for report in batch if report.claim not in ours)
         return ours
 

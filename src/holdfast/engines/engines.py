@@ -3,52 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import ConfigurationError, Conflict, DbError, LeaseConflictError, MessageError, StateStoreError
+from ..core.errors import (
+    ConfigurationError,
+    Conflict,
+    DbError,
+    HandlerError,
+    LeaseConflictError,
+    MessageError,
+    StateStoreError,
+)
 from ..core.handler_forms import is_generator
-from ..core.retry import RetryPolicy
-from ..core.schedule import Schedule
+from ..core.keywords import picked, require_known, takes
+from ..core.moments_ahead import MomentsAhead
 from ..core.telemetry import MetricsCollector
-from ..jobs.stores.base import SqlJobStore
+from ..database.rights import require_rights
+from ..database.row_security import Rights
+from ..jobs.model import JobId
+from ..lease.held_lease import HeldLease
+from ..lease.store import StateStore
 from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
 from ..records.history import History, SuccessKey
 from ..records.schema import PUBLISHER
 from ..runtime.housekeeping import Chore
 from ..runtime.leased_part import LeasedWork
-from ..state.store import StateStore
 from .claimed import ClaimedMessages, EngineHandler
-from .definition import LONGEST_INVISIBLE_SECONDS, USUAL_RETRIES, EngineDefinition, EngineSettings, operation_of
-from .flow import EngineFlow, Outcome
+from .definition import LONGEST_INVISIBLE_SECONDS, EngineDeclaration, EngineDefinition, EngineSettings, operation_of
 from .lookups import SuccessLookups
-from .messages import Defaults, EngineMessage, parse
+from .messages import Defaults, EngineMessage, MessageIds, parse
 from .operations.in_process import InProcess
 from .operations.protocol import Operation
-from .queued import PoisonedDelivery, QueuedDelivery
-from .queues.copies import OURS
-from .queues.database import DatabaseQueues
-from .queues.embedded import EmbeddedQueue
+from .queue_delivery import PoisonedDelivery, QueuedDelivery
+from .queues.embedded import DatabaseQueues, EmbeddedQueue
 from .queues.hosted import HostedQueue, hosted_message
 from .queues.protocol import EngineQueue, EngineQueues, MissingQueueError, SendingQueue
+from .queues.redelivery_marks import OURS
 from .registry import Registry
-from .registry_shape import DEFAULT_LOCK_SECONDS
-from .retrying import EngineHome, SteppedRetries, new_message_id
+from .retrying import EngineRedrive, LetterOwners, SteppedRetries, new_message_id
+from .rights import RightsOnce, rights_for
+from .runner import EngineFlow, Outcome, scope_of
 from .singletons import Singletons
-from .table_records import TableRecords
-from .tables.places import TablePlaces
+from .store import TableRecords
+from .tables.location import TableLocations
 from .telemetry import EngineTelemetry
-from .timers import TimerRunner
+from .timers import MissedSlots, Timer, TimerRunner
+from .twins import Twins
 from .worker import EngineWork, EngineWorker
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .operations.durable_functions import DurableFunctions
+    from .operations.durable_tasks import DurableTasks
+    from .options import EngineOptions, IdOptions
 
 MOST_EMBEDDED_BYTES = 1024 * 1024
 _DRAIN_SECONDS = 10.0
@@ -59,45 +76,44 @@ _POISON_VISIBILITY_SECONDS = 60.0
 _HUB_STOP_SECONDS = 5.0
 
 
-class DurableOperations(Protocol):
-    """What runs operations that are orchestrations, such as ``holdfast.durable.DurableTasks``."""
-
-    def operation(
-        self, engine: str, orchestrator: Callable[..., Any], *, is_singleton: bool, timeout_seconds: float | None
-    ) -> Operation:
-        """Return what runs an orchestrator."""
-        ...
-
-    def start(self) -> None:
-        """Begin to run orchestrators and activities here."""
-        ...
-
-    def stop(self) -> None:
-        """Stop that."""
-        ...
+DurableOperations: TypeAlias = "DurableTasks | DurableFunctions"
+"""What runs operations that are orchestrations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnginePlaces:
-    """Where the engines of an application keep things. Nothing connects until something is asked for."""
+class EngineResources:
+    """Where the engines of an application keep things. Nothing connects until something is asked for.
+
+    ``has_state`` says whether leases and the registry are in the database.
+    """
 
     database: Callable[[], Engine]
     queues: EngineQueues
-    tables: TablePlaces
+    tables: TableLocations
     leases: Callable[[], StateStore]
     registry: Callable[[], Registry]
     durable: DurableOperations | None = None
+    default_instance_id: str = PUBLISHER
+    app_name: str = "default"
+    has_state: bool = False
 
 
 class Engines:
     """The engines of one application."""
 
-    def __init__(self, places: EnginePlaces, *, clock: Clock, metrics: MetricsCollector | None = None) -> None:
-        self._places = places
+    def __init__(self, resources: EngineResources, *, clock: Clock, metrics: MetricsCollector | None = None) -> None:
+        self._resources = resources
         self._clock = clock
+        self._ahead = MomentsAhead(clock)
         self._telemetry = EngineTelemetry(metrics, clock)
         self._declared: dict[str, dict[str, EngineDefinition]] = {}
         self._has_orchestrations = False
+        self._granted = RightsOnce()
+
+    @property
+    def default_instance_id(self) -> str:
+        """Return the instance of messages that name none."""
+        return self._resources.default_instance_id
 
     @property
     def declared(self) -> Mapping[str, Mapping[str, EngineDefinition]]:
@@ -106,24 +122,11 @@ class Engines:
 
     # Declaring
 
+    @takes(EngineDeclaration)
     def engine(
         self,
         name: str,
-        *,
-        queue: str | None = None,
-        operation: str | None = None,
-        singleton: bool = False,
-        max_retry_attempts: int = 5,
-        schedule: str | None = None,
-        timezone: str = "UTC",
-        visibility_seconds: float = 30.0,
-        retry_policy: RetryPolicy = USUAL_RETRIES,
-        conflict_seconds: float = 5.0,
-        locks_registry: bool = True,
-        lock_seconds: float = DEFAULT_LOCK_SECONDS,
-        timeout_seconds: float | None = None,
-        concurrency: int = 4,
-        poll_seconds: float = 0.5,
+        **options: Unpack[EngineOptions],
     ) -> Callable[[Callable[..., Any]], EngineDefinition]:
         """Make the decorated function an operation of an engine: ``def op(context, message)``.
 
@@ -134,15 +137,20 @@ class Engines:
             queue: the engine's queue, ``{name}-queue`` when left out.
             operation: what history calls it, the function's name when left out. An engine may have several; messages
                 that name none are for the first.
-            singleton: only one execution for each instance id at a time, with the registry locked: 409 for others.
+            singleton: only one execution for each instance id at a time, with that instance's registry locked: 409 for
+                others. Messages about no instance (``publisher``) lock the application's registry.
             max_retry_attempts: a message that was dequeued so often goes to the dead letters instead of being
                 executed: n means n - 1 executions.
             schedule: a cron expression, at whose slots the engine sends itself a message.
             timezone: the zone of the schedule.
+            missed: what becomes of slots that could not begin in their time, because of a lock or because nobody was
+                there: only the newest is executed; with ``"skip"`` none that is more than a minute late; with
+                ``"run-all"`` all of them.
             visibility_seconds: how long after its worker's death a message comes again.
             retry_policy: how long a message waits after each failure.
             conflict_seconds: how long it waits after a 409, which is not counted.
-            locks_registry: False for a singleton that leaves the registry alone.
+            locks_registry: False for a singleton that leaves the registry alone; ``"application"`` for one that changes
+                what is the application's, whatever instance it names.
             lock_seconds: how long after its death a singleton keeps the registry locked against others.
             timeout_seconds: how long an orchestration may take.
             concurrency: how many messages a worker executes at a time.
@@ -151,33 +159,13 @@ class Engines:
         Raises:
             ConfigurationError: the declaration is wrong.
         """
-        if callable(name):
-            raise ConfigurationError('Write @hf.engine("name") with a name: its dead letters are kept under it.')
-        if not isinstance(retry_policy, RetryPolicy):
-            raise ConfigurationError(f"Engine '{name}': retry_policy={retry_policy!r:.80} must be a RetryPolicy(…).")
-
-        if schedule is not None and not isinstance(schedule, str):
-            raise ConfigurationError(f"Engine '{name}': schedule={schedule!r:.80} must be a cron expression.")
+        require_known("engine", options, EngineDeclaration)
+        declaration = picked(EngineDeclaration, options)
+        declaration.check(name)
 
         def register(handler: Callable[..., Any]) -> EngineDefinition:
-            given: object = handler
-            if not callable(given) or inspect.isasyncgenfunction(given):
-                raise ConfigurationError(f"Engine '{name}': {handler!r:.80} is no function that can be an operation.")
-            settings = EngineSettings(
-                queue=f"{name}-queue" if queue is None else queue,
-                operation=getattr(handler, "__name__", "run") if operation is None else operation,
-                singleton=singleton,
-                max_retry_attempts=max_retry_attempts,
-                visibility_seconds=visibility_seconds,
-                retry_policy=retry_policy,
-                conflict_seconds=conflict_seconds,
-                locks_registry=locks_registry,
-                lock_seconds=lock_seconds,
-                concurrency=concurrency,
-                poll_seconds=poll_seconds,
-                schedule=None if schedule is None else Schedule(f"engine '{name}'", schedule, timezone),
-            )
-            run = self._operation(name, handler, is_singleton=singleton, timeout_seconds=timeout_seconds)
+            settings = declaration.settings(name, handler, self.default_instance_id)
+            run = self._operation(name, handler, settings, declaration.timeout_seconds)
             definition = EngineDefinition(name, handler, settings, run, self.send)
             self._add(definition)
             return definition
@@ -185,9 +173,9 @@ class Engines:
         return register
 
     def _operation(
-        self, name: str, handler: Callable[..., Any], *, is_singleton: bool, timeout_seconds: float | None
+        self, name: str, handler: Callable[..., Any], settings: EngineSettings, timeout_seconds: float | None
     ) -> Operation:
-        durable = self._places.durable
+        durable = self._resources.durable
         if not is_generator(handler):
             if timeout_seconds is not None:
                 raise ConfigurationError(
@@ -201,7 +189,7 @@ class Engines:
                 "Holdfast(durable=DurableTasks(…)) from holdfast.durable, or remove the yield."
             )
         self._has_orchestrations = True
-        return durable.operation(name, handler, is_singleton=is_singleton, timeout_seconds=timeout_seconds)
+        return durable.operation(name, handler, is_singleton=settings.singleton, timeout_seconds=timeout_seconds)
 
     def _add(self, definition: EngineDefinition) -> None:
         name, settings = definition.name, definition.settings
@@ -226,19 +214,17 @@ class Engines:
 
     # Asking for something
 
+    @takes(MessageIds)
     def send(
         self,
         engine: str,
         payload: Any = None,
         *,
         operation: str | None = None,
-        message_id: str | None = None,
-        correlation_id: str | None = None,
-        instance_id: str | None = None,
-        causation_id: str | None = None,
         others: Mapping[str, Any] | None = None,
         delay_seconds: float = 0.0,
         connection: Connection | None = None,
+        **ids: Unpack[IdOptions],
     ) -> EngineMessage:
         """Send an engine a message, and return it as it was sent.
 
@@ -249,7 +235,8 @@ class Engines:
             message_id: a new one when left out.
             correlation_id: the piece of business that it is about: an operation that has succeeded for it is not
                 executed again. A new one when left out.
-            instance_id: what it is about, ``publisher`` when left out. Singletons are one for each instance.
+            instance_id: what it is about; the application's ``instance_id`` when left out, else ``publisher``.
+                Singletons are one for each instance.
             causation_id: the message that led to this one.
             others: further fields, kept as they are.
             delay_seconds: how long it waits before it is delivered.
@@ -260,20 +247,23 @@ class Engines:
             MessageError: the message cannot be sent as it is.
             Conflict: a message with that id waits already (where the queue can tell); nothing was sent.
         """
+        require_known("send", ids, MessageIds)
+        given = picked(MessageIds, ids)
         wanted = operation_of(self._declared, engine, operation).settings.operation
         _check_delay(delay_seconds)
         if reserved := [name for name in others or {} if name.startswith(OURS)]:
             raise MessageError(f"The message's field {reserved[0]!r:.80} starts with '{OURS}', as only ours do.")
         message = EngineMessage(
-            message_id=new_message_id() if message_id is None else message_id,
-            correlation_id=new_message_id() if correlation_id is None else correlation_id,
+            message_id=new_message_id() if given.message_id is None else given.message_id,
+            correlation_id=new_message_id() if given.correlation_id is None else given.correlation_id,
             engine=engine,
             operation=wanted,
             payload=payload,
-            instance_id=PUBLISHER if instance_id is None else instance_id,
+            instance_id=self.default_instance_id if given.instance_id is None else given.instance_id,
             enqueued_at=self._clock.now(),
-            causation_id=causation_id,
+            causation_id=given.causation_id,
             others=others or {},
+            application=self._resources.app_name,
         )
         body = _rendered(message)
         parse(body, Defaults(message.message_id, engine, wanted))
@@ -299,6 +289,24 @@ class Engines:
         else:
             queue.send(body, message_id=message_id, delay_seconds=delay_seconds)
 
+    def require_idle(self, engine: str, operation: str | None = None, instance_id: str | None = None) -> None:
+        """Look whether a singleton could start now; only its start makes sure.
+
+        Raises:
+            NotFoundError: there is no such engine or operation.
+            ConfigurationError: it is no singleton: any number of its executions run side by side.
+            AlreadyRunning: an execution is at work (HTTP 409).
+            RegistryLocked: another job has the registry's lock (HTTP 409).
+        """
+        settings = operation_of(self._declared, engine, operation).settings
+        if not settings.singleton:
+            raise ConfigurationError(
+                f"Operation '{settings.operation}' of engine '{engine}' is no singleton, so nothing of it is in the "
+                "way of a message. Leave ifRunning out, or declare it with singleton=True."
+            )
+        scope = scope_of(engine, instance_id or self.default_instance_id, settings, job_id="")
+        self._singletons().require_idle(scope)
+
     def queue(self, engine: str) -> SendingQueue:
         """Return the queue of a declared engine.
 
@@ -306,7 +314,7 @@ class Engines:
             NotFoundError: there is no such engine.
         """
         settings = self._first(engine).settings
-        return self._places.queues.queue(settings.queue, settings.visibility_seconds)
+        return self._resources.queues.queue(settings.queue, settings.lease_seconds)
 
     def _first(self, engine: str) -> EngineDefinition:
         return operation_of(self._declared, engine)
@@ -321,14 +329,23 @@ class Engines:
         """
         first = self._first(engine)
         others = [item for item in self._declared[engine].values() if item is not first]
-        exclusive = Singletons(self._places.leases(), self._places.registry(), clock=self._clock)
+        records = self._records()
         return EngineFlow(
-            first, first.settings.queue, self._records(), clock=self._clock, others=others, exclusive=exclusive
+            first,
+            first.settings.queue,
+            records,
+            clock=self._clock,
+            application=self._resources.app_name,
+            others=others,
+            exclusive=self._singletons(),
+            missed=MissedSlots(self._resources.leases(), self._resources.app_name, records.has_succeeded),
         )
 
+    def _singletons(self) -> Singletons:
+        return Singletons(self._resources.leases(), self._resources.registry(), clock=self._clock)
+
     def _records(self) -> TableRecords:
-        tables = self._places.tables.of_engines()
-        return TableRecords(tables.letters, tables.history)
+        return TableRecords(self._resources.tables.of_engines)
 
     def handle(self, engine: str, message: Any) -> Outcome:
         """Take a message through its steps that a host holds: call this in a queue-triggered Azure Function.
@@ -340,13 +357,17 @@ class Engines:
             message: the ``azure.functions.QueueMessage``.
 
         Raises:
-            HandlerError: the operation failed; let it through.
+            HandlerError: the operation failed, or its end could not be recorded; let it through.
+            ConfigurationError: the role could not record its end, so it was not begun; let it through.
         """
-        with self._telemetry.delivery(engine) as told:
+        self._require_rights(engine)
+        with self._telemetry.delivery(engine) as delivered:
             queue, received = HostedQueue(self.queue(engine)), hosted_message(message, self._clock.now())
             delivery = QueuedDelivery(queue, received, self._records(), self._clock)
-            told.outcome = self.flow(engine).handle(delivery)
-        return told.outcome
+            delivered.outcome = self.flow(engine).handle(delivery)
+        if delivered.outcome is Outcome.LOST:  # the host would delete what has no end yet
+            raise HandlerError(f"Message {received.id} of queue '{queue.name}' was lost while at work and comes again.")
+        return delivered.outcome
 
     async def handle_async(self, engine: str, message: Any) -> Outcome:
         """Do what ``handle`` does on a thread, from an ``async def`` function."""
@@ -359,29 +380,36 @@ class Engines:
 
         Raises:
             NotFoundError: there is no such engine.
+            ConfigurationError: the role could not keep the place of the timer; nothing was sent.
         """
-        self._first(engine)
+        self._require_rights(engine)
         sent = 0
         for runner in self._timers(engine):
             try:
                 with runner.leased() as lease:
-                    sent += runner.process_batch(lease).delivered
+                    sent += _sent_by(runner, lease)
             except LeaseConflictError:
                 continue
         return sent
 
-    def drain_poison(self, engine: str) -> int:
+    def drain_poison(self, engine: str, found: Callable[[], object] = lambda: None) -> int:
         """Turn what a host moved to ``<queue>-poison`` into dead letters; return how many messages were taken there.
+
+        ``found`` is called once before the first of them is touched; what it raises leaves all of them there.
 
         Raises:
             NotFoundError: there is no such engine.
+            ConfigurationError: the role could not write dead letters; nothing was taken.
         """
-        poison = self._places.queues.poison(self._first(engine).settings.queue)
+        self._require_rights(engine)
+        poison = self._resources.queues.poison(self._first(engine).settings.queue)
         if poison is None:
             return 0
         flow, drained = self.flow(engine), 0
         with suppress(MissingQueueError):  # the host makes it when it needs it
             while received := poison.receive(_DRAINED_AT_ONCE, _POISON_VISIBILITY_SECONDS):
+                if not drained:
+                    found()
                 for message in received:
                     flow.give_up(PoisonedDelivery(poison, message, self._records(), self._clock))
                 drained += len(received)
@@ -389,13 +417,14 @@ class Engines:
 
     def handlers(self) -> list[EngineHandler]:
         """Return the engines as the jobs' worker runs them: those whose queues are in the database."""
-        queues = self._places.queues
+        queues = self._resources.queues
         if not isinstance(queues, DatabaseQueues):
             return []
-        lookups = self._lookups(queues.store)
-        return [self._handler(name, queues, lookups) for name in self._declared]
+        lookups = self._lookups(queues)
+        return [handler for name in self._declared for handler in self._handlers(name, queues, lookups)]
 
-    def _handler(self, name: str, queues: DatabaseQueues, lookups: SuccessLookups) -> EngineHandler:
+    def _handlers(self, name: str, queues: DatabaseQueues, lookups: SuccessLookups) -> list[EngineHandler]:
+        """Return what takes the engine's own messages, and those that older versions sent."""
         settings = self._first(name).settings
         messages = ClaimedMessages(
             name,
@@ -403,26 +432,34 @@ class Engines:
             queues.store,
             lookups,
             self._records(),
-            is_one_database=self._places.tables.are_in_database,
+            is_one_database=self._resources.tables.are_in_database,
             concurrency=self._concurrency(name),
             telemetry=self._telemetry,
         )
-        return EngineHandler(queues.queue(settings.queue, settings.visibility_seconds).topic, messages)
+        queue = queues.queue(settings.queue, settings.lease_seconds)
+        return [EngineHandler(queue.topic, messages, operation) for operation in queues.operations]
 
-    def _lookups(self, store: SqlJobStore) -> SuccessLookups:
-        if self._places.tables.are_in_database:
-            return SuccessLookups(History(store.engine).succeeded_of, self._clock)
-        return SuccessLookups(self._succeeded_elsewhere, self._clock, most_ahead=0)  # each is a request of its own
+    def _lookups(self, queues: DatabaseQueues) -> SuccessLookups:
+        store, readers = queues.store, {}
+        for name in self._declared:
+            settings = self._first(name).settings
+            topic = queues.queue(settings.queue, settings.lease_seconds).topic
+            readers[topic] = partial(_key_in, self._resources.app_name, name, settings.operation)
+        if self._resources.tables.are_in_database:
+            twins = Twins(store, queues.operations, readers, History(store.engine).succeeded_of)
+            return SuccessLookups(twins.look, self._clock)
+        twins = Twins(store, queues.operations, readers, self._succeeded_elsewhere)
+        return SuccessLookups(twins.look, self._clock, most_ahead=0)  # each is a request of its own
 
-    def _succeeded_elsewhere(self, keys: Collection[SuccessKey]) -> set[SuccessKey]:
-        history = self._places.tables.of_engines().history
+    def _succeeded_elsewhere(self, keys: Collection[SuccessKey], connection: Connection) -> set[SuccessKey]:
+        history = self._resources.tables.of_engines().history
         return {key for key in keys if history.succeeded(*key) is not None}
 
     def _concurrency(self, name: str) -> int:
         return max(item.settings.concurrency for item in self._declared[name].values())
 
-    def worker(self, stop: threading.Event) -> EngineWorker:
-        """Return a worker for engines whose queues are not in the database."""
+    def worker(self, stop: threading.Event, faults: Mapping[str, DbError] | None = None) -> EngineWorker:
+        """Return a worker for engines whose queues are not in the database; ``faults`` is what is known to be wrong."""
         works = []
         for name in self._declared:
             settings, queue = self._first(name).settings, self.queue(name)
@@ -434,25 +471,35 @@ class Engines:
                         self.flow(name),
                         self._records(),
                         self._concurrency(name),
-                        settings.visibility_seconds,
+                        settings.lease_seconds,
                         settings.poll_seconds,
+                        partial(self._check, name),
+                        (faults or {}).get(_title(name)),
                     )
                 )
         return EngineWorker(works, stop, telemetry=self._telemetry, clock=self._clock)
 
     @property
+    def operations_by_queue(self) -> dict[str, list[str]]:
+        """Return what a worker of queues elsewhere can run, for the list of workers."""
+        found: dict[str, list[str]] = {}
+        for name, operations in self._declared.items():
+            found.setdefault(f"queue {self._first(name).settings.queue}", []).extend(operations)
+        return {queue: sorted(operations) for queue, operations in found.items()}
+
+    @property
     def are_in_database(self) -> bool:
         """Return whether the queues are in the database, so that the jobs' worker takes their messages."""
-        return isinstance(self._places.queues, DatabaseQueues)
+        return isinstance(self._resources.queues, DatabaseQueues)
 
     def chores(self) -> list[Chore]:
         """Return what some process must do now and then for the queues and the dead letters."""
         if not self._declared:
             return []
         found = []
-        if any(self._places.queues.poison(self._first(name).settings.queue) is not None for name in self._declared):
+        if any(self._resources.queues.poison(self._first(name).settings.queue) is not None for name in self._declared):
             found.append(Chore("draining poison queues", self._drain_all, _DRAIN_SECONDS))
-        if self.home is None:
+        if self.redrive is None:
             found.append(Chore("finishing retries of dead letters", self._sweep, _SWEEP_SECONDS))
         return [*found, Chore("counting Pending dead letters", self._count_pending, _COUNT_SECONDS)]
 
@@ -467,33 +514,41 @@ class Engines:
                 self._telemetry.broke(name, error)
 
     def _count_pending(self) -> None:
-        letters = self._places.tables.of_engines().letters
+        letters = self._resources.tables.of_engines().letters
         for name in self._declared:
-            count = letters.count(LetterFilter(engine=name, status=LetterStatus.PENDING))
+            pending = LetterFilter(engine=name, status=LetterStatus.PENDING, application=self._resources.app_name)
+            count = letters.count(pending)
             if count is not None:
                 self._telemetry.pending(name, count)
 
-    def timers(self) -> list[LeasedWork]:
-        """Return what sends the messages of timer engines."""
+    def timers(self, faults: Mapping[str, DbError] | None = None) -> list[LeasedWork]:
+        """Return what sends the messages of timer engines; ``faults`` is what is known to be wrong with engines."""
+        known = faults or {}
         return [
-            LeasedWork(runner.title, make=partial(_same, runner), check=partial(self._check, name))
+            LeasedWork(
+                runner.title,
+                make=partial(_same, runner),
+                check=partial(self._check, name),
+                fault=known.get(_title(name)),
+            )
             for name in self._declared
             for runner in self._timers(name)
         ]
 
     def _timers(self, engine: str) -> list[TimerRunner]:
-        runners = []
+        runners, leases = [], self._resources.leases()
         for operation, item in self._declared[engine].items():
-            if item.settings.schedule is not None:
+            schedule, missed = item.settings.schedule, item.settings.missed
+            if schedule is not None:
+                timer = Timer(self._resources.app_name, engine, operation, self.default_instance_id)
                 send = _sender(self, engine, operation)
-                leases = self._places.leases()
-                runners.append(TimerRunner(engine, operation, item.settings.schedule, send, leases, self._clock))
+                runners.append(TimerRunner(timer, schedule, send, leases, self._clock, self._ahead, missed))
         return runners
 
     @contextmanager
     def task_hub(self) -> Iterator[None]:
         """Run orchestrators and activities here while the block runs, where there are any."""
-        durable = self._places.durable
+        durable = self._resources.durable
         if durable is None or not self._has_orchestrations:
             yield
             return
@@ -508,65 +563,97 @@ class Engines:
     def make_queues(self) -> None:
         """Create the queues that are missing."""
         for name in self._declared:
-            self._places.queues.make(self._first(name).settings.queue)
-
-    def check(self) -> None:
-        """Look whether the queues and the tables of the declared engines are there.
-
-        Raises:
-            ConfigurationError: the first that is not.
-        """
-        for fault in self.faults().values():
-            raise fault
+            self._resources.queues.make(self._first(name).settings.queue)
 
     def faults(self) -> dict[str, DbError]:
         """Return what is wrong with declared engines, by title."""
+        return {_title(name): fault for name, fault in self.faults_by_name().items()}
+
+    def faults_by_name(self) -> dict[str, DbError]:
+        """Return what is wrong with declared engines, by name."""
         faults: dict[str, DbError] = {}
         for name in self._declared:
             try:
                 self._check(name)
             except (ConfigurationError, StateStoreError) as error:
-                faults[f"Engine '{name}'"] = error
+                faults[name] = error
         return faults
 
+    def _require_rights(self, name: str) -> None:
+        """Refuse to begin what could not be recorded, or not be kept from running twice; asked until it is granted."""
+        self._granted.require(name, self._resources.database(), self._rights(name))
+
+    def _rights(self, name: str) -> Rights:
+        self._first(name)
+        return rights_for(
+            self._declared[name].values(),
+            has_queue=self.are_in_database,
+            has_tables=self._resources.tables.are_in_database,
+            has_state=self._resources.has_state,
+        )
+
     def _check(self, name: str) -> None:
-        self._places.queues.check(self._first(name).settings.queue)
-        tables = self._places.tables.of_engines()
+        require_rights(self._resources.database(), self._rights(name))
+        self._resources.queues.check(self._first(name).settings.queue)
+        tables = self._resources.tables.of_engines()
         tables.letters.page(limit=1)
         tables.history.page(limit=1)
 
     # Putting dead letters back
 
     @property
-    def home(self) -> EngineHome | None:
+    def redrive(self) -> EngineRedrive | None:
         """Return what puts dead letters back in their own transaction; None when their queue is elsewhere."""
-        queues = self._places.queues
-        if not self._places.tables.are_in_database or not isinstance(queues, DatabaseQueues):
+        queues = self._resources.queues
+        if not self._resources.tables.are_in_database or not isinstance(queues, DatabaseQueues):
             return None
-        return EngineHome(
-            DeadLetters(self._places.database()),
-            lambda letter: queues.queue(letter.original_queue, self._visibility_of(letter)),
-            is_declared=self._declared.__contains__,
+        return EngineRedrive(
+            DeadLetters(self._resources.database()),
+            lambda letter: queues.queue_of_letter(letter, self._visibility_of(letter)),
+            self._owners(queues.is_read),
         )
 
     @property
     def retries(self) -> SteppedRetries:
         """Return what puts dead letters back step by step."""
-        queues, tables = self._places.queues, self._places.tables.of_engines()
+        queues, tables = self._resources.queues, self._resources.tables.of_engines()
         return SteppedRetries(
             tables.letters,
             tables.history,
             lambda letter: queues.queue(letter.original_queue, self._visibility_of(letter)),
-            is_declared=self._declared.__contains__,
+            self._owners(),
         )
+
+    def _owners(self, is_read: Callable[[DeadLetter], bool] = lambda letter: False) -> LetterOwners:
+        return LetterOwners(self._resources.app_name, self._declared.__contains__, is_read)
 
     def _visibility_of(self, letter: DeadLetter) -> float:
         operations = self._declared.get(letter.engine)
-        return next(iter(operations.values())).settings.visibility_seconds if operations else 30.0
+        return next(iter(operations.values())).settings.lease_seconds if operations else 30.0
+
+
+def _key_in(application: str, engine: str, operation: str, job_id: JobId, body: str) -> SuccessKey | None:
+    """Return what a message of an engine is about."""
+    try:
+        return parse(body, Defaults(str(job_id), engine, operation, application=application)).key
+    except MessageError:
+        return None
+
+
+def _title(engine: str) -> str:
+    return f"Engine '{engine}'"
 
 
 def _same(runner: TimerRunner) -> TimerRunner:
     return runner
+
+
+def _sent_by(runner: TimerRunner, lease: HeldLease) -> int:
+    """Return how many messages were sent until nothing was due any more."""
+    sent, outcome = 0, runner.process_batch(lease)
+    while outcome.delivered and not outcome.caught_up:
+        sent, outcome = sent + outcome.delivered, runner.process_batch(lease)
+    return sent + outcome.delivered
 
 
 def _sender(engines: Engines, engine: str, operation: str) -> Callable[[str, datetime], object]:

@@ -1,7 +1,8 @@
 """Looks into the history, for many messages at once, whether they were done before [ENGINE-2].
 
 An answer is used only for a moment, and never across a message about the same in this process: from before the look
-until its end is recorded, only one message has a key (engine, operation, correlation id) in hand.
+until its end is recorded, only one message of an application has a key (engine, operation, correlation id) in hand.
+Messages about the same that other workers have claimed are found by the same look [ENGINE-7].
 """
 
 from __future__ import annotations
@@ -14,25 +15,26 @@ from itertools import islice
 
 from ..core.clock import Clock
 from ..core.errors import AlreadyRunning
-from ..jobs.model import Claim
+from ..jobs.model import Claim, WorkerId
 from ..jobs.running import Running
 from ..records.history import SuccessKey
+from .twins import Look
 
 _FRESH_SECONDS = 0.05
 _MOST_AHEAD = 250
-_UNSEEN = (False, -math.inf)
+_UNSEEN = (Look(), -math.inf)
 
 
 class SuccessLookups:
     """The looks of one process. Called from several threads.
 
     Args:
-        find: returns those of the keys that have a success.
+        find: returns which of the keys have a success, or are in another worker's hand.
         most_ahead: how many messages that wait in line are looked up with one that begins.
     """
 
     def __init__(
-        self, find: Callable[[Collection[SuccessKey]], set[SuccessKey]], clock: Clock, *, most_ahead: int = _MOST_AHEAD
+        self, find: Callable[[WorkerId, Collection[SuccessKey]], Look], clock: Clock, *, most_ahead: int = _MOST_AHEAD
     ) -> None:
         self._find = find
         self._clock = clock
@@ -43,7 +45,7 @@ class SuccessLookups:
         self._keys: dict[Claim, SuccessKey] = {}
         self._in_hand: dict[SuccessKey, Claim] = {}
         self._asking: set[SuccessKey] = set()
-        self._seen: dict[SuccessKey, tuple[bool, float]] = {}
+        self._seen: dict[SuccessKey, tuple[Look, float]] = {}
         self._ended: set[SuccessKey] = set()  # since the look that is under way began: its answer may be too old
 
     def expect(self, jobs: Sequence[Running], keys: Sequence[SuccessKey | None]) -> None:
@@ -54,30 +56,44 @@ class SuccessLookups:
                 if key is not None:
                     self._waiting[running.claim] = key
 
-    def has_succeeded(self, claim: Claim, key: SuccessKey) -> bool:
+    def has_succeeded(self, worker: WorkerId, claim: Claim, key: SuccessKey) -> bool:
         """Take a key in hand and return whether it has a success. It is let go of when the worker lets go of the job.
 
         Raises:
-            AlreadyRunning: another message has it in hand.
+            AlreadyRunning: another message has it in hand, here or in another worker.
         """
+        look = self._taken(worker, claim, key)
+        if key in look.succeeded:
+            return True
+        twin = look.elsewhere.get(key)
+        if twin is not None:
+            raise AlreadyRunning(
+                f"Another worker has a message with correlation id '{key.correlation_id}' for '{key.operation}' in "
+                "hand.",
+                comes_first=claim.id < twin,
+            )
+        return False
+
+    def _taken(self, worker: WorkerId, claim: Claim, key: SuccessKey) -> Look:
         with self._lock:
             self._waiting.pop(claim, None)
             if self._in_hand.setdefault(key, claim) != claim:
                 raise AlreadyRunning(
-                    f"Another message with correlation id '{key[2]}' is at work on '{key[1]}' in this process."
+                    f"Another message with correlation id '{key.correlation_id}' is at work on '{key.operation}' in "
+                    "this process."
                 )
             self._keys[claim] = key
             known = self._known(key)
             if known is None:
                 self._asking.add(key)
-        return self._looked_up(key) if known is None else known
+        return self._looked_up(worker, key) if known is None else known
 
-    def _known(self, key: SuccessKey) -> bool | None:
+    def _known(self, key: SuccessKey) -> Look | None:
         """Return an answer that is fresh, once."""
-        has_succeeded, looked_at = self._seen.pop(key, _UNSEEN)
-        return has_succeeded if self._clock.monotonic() - looked_at <= _FRESH_SECONDS else None
+        look, looked_at = self._seen.pop(key, _UNSEEN)
+        return look if self._clock.monotonic() - looked_at <= _FRESH_SECONDS else None
 
-    def _looked_up(self, key: SuccessKey) -> bool:
+    def _looked_up(self, worker: WorkerId, key: SuccessKey) -> Look:
         with self._looking:
             with self._lock:
                 known = self._known(key)
@@ -86,11 +102,11 @@ class SuccessLookups:
             if known is not None:
                 return known
             looked_at = self._clock.monotonic()
-            found = self._find(wanted)
+            found = self._find(worker, wanted)
             with self._lock:
                 self._asking -= wanted
-                self._seen |= {each: (each in found, looked_at) for each in wanted - self._ended - {key}}
-            return key in found
+                self._seen |= dict.fromkeys(wanted - self._ended - {key}, (found, looked_at))
+            return found
 
     def _next_in_line(self) -> list[SuccessKey]:
         """Return the keys that come next and are neither in hand nor known."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import uuid
 from collections.abc import Mapping
@@ -13,8 +12,10 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
-from ..core.errors import MessageError
-from ..records.exact import is_plain
+from ..core.errors import ConfigurationError, MessageError
+from ..core.key_text import is_plain, key_problem, shown_key
+from ..core.strict_json import strictly_loaded
+from ..records.history import SuccessKey
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH, PUBLISHER
 
 _DERIVED = uuid.UUID("6b3f3c1e-6f0e-5c0e-9a53-3a1d6f0c7d11")  # correlation ids made from message ids
@@ -33,7 +34,10 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMessage:
-    """A message that asks an engine for an operation."""
+    """A message that asks an engine for an operation.
+
+    ``application`` is whose queue has it; the body does not tell that.
+    """
 
     message_id: str
     correlation_id: str
@@ -44,6 +48,12 @@ class EngineMessage:
     enqueued_at: datetime | None = None
     causation_id: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
+    application: str | None = None
+
+    @property
+    def key(self) -> SuccessKey:
+        """Return what a success of it is looked up by [ENGINE-2]."""
+        return SuccessKey(self.engine, self.operation, self.correlation_id, self.application)
 
     def rendered(self) -> str:
         """Return the message as JSON, with every field it came with."""
@@ -58,16 +68,28 @@ class EngineMessage:
             "causationId": self.causation_id,
         }
         present = {name: value for name, value in known.items() if value is not None or name == "payload"}
-        return json.dumps({**self.others, **present})
+        return json_text({**self.others, **present})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageIds:
+    """What a message is called and what it is about, as far as its sender says so."""
+
+    message_id: str | None = None
+    correlation_id: str | None = None
+    instance_id: str | None = None
+    causation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a message that leaves something out is taken to say."""
+    """What a message that leaves something out is taken to say, and whose queue it is in."""
 
     message_id: str
     engine: str
     operation: str
+    instance_id: str = PUBLISHER
+    application: str | None = None
 
 
 def parse(body: str, defaults: Defaults) -> EngineMessage:
@@ -91,11 +113,28 @@ def parse(body: str, defaults: Defaults) -> EngineMessage:
         engine=engine,
         operation=operation,
         payload=found.get("payload"),
-        instance_id=_text(found, "instanceId", PUBLISHER, ID_LENGTH),
+        instance_id=_text(found, "instanceId", defaults.instance_id, ID_LENGTH),
         enqueued_at=_moment(found.get("enqueuedAtUtc")),
         causation_id=_text(found, "causationId", "", ID_LENGTH) or None,
         others={name: value for name, value in found.items() if name not in _KNOWN},
+        application=defaults.application,
     )
+
+
+def checked_instance(instance_id: object) -> str:
+    """Return the instance of messages that name none; ``publisher`` when the application has none either.
+
+    Raises:
+        ConfigurationError: no message could name it.
+    """
+    if instance_id is None:
+        return PUBLISHER
+    try:
+        return _text({"instanceId": instance_id}, "instanceId", "", ID_LENGTH)
+    except MessageError as error:
+        raise ConfigurationError(
+            f"The application's instance_id={instance_id!r:.80} must be a text of 1 to {ID_LENGTH} plain characters."
+        ) from error
 
 
 def readable_ids(body: str) -> dict[str, str]:
@@ -120,6 +159,12 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
+def json_text(fields: Mapping[str, Any]) -> str:
+    """Return JSON that is as short as its letters allow: escaped only where half a character would not be encoded."""
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return text if is_plain(text) else json.dumps(fields, separators=(",", ":"))
+
+
 def utc_text(moment: datetime) -> str:
     """Return a moment as the standard writes it: ISO 8601, UTC."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -127,7 +172,7 @@ def utc_text(moment: datetime) -> str:
 
 def _object_in(body: str) -> dict[str, Any]:
     try:
-        found = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        found = strictly_loaded(body)
     except RecursionError as error:
         raise MessageError("The message is nested too deeply to be read.") from error
     except ValueError as error:
@@ -137,26 +182,14 @@ def _object_in(body: str) -> dict[str, Any]:
     return found
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text:.40} is too large")
-    return number
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number in JSON")
-
-
 def _text(found: Mapping[str, Any], name: str, otherwise: str, most: int) -> str:
     value = found.get(name)
     if value is None:
         return otherwise
-    if not isinstance(value, str) or not 0 < len(value) <= most:
-        raise MessageError(f"The message's {name} must be a text of 1 to {most} characters, not {value!r:.80}.")
-    if not is_plain(value):
-        raise MessageError(f"The message's {name} has a character that no table takes: {value!r:.80}.")
-    return value
+    problem = key_problem(value, most)
+    if problem is None and isinstance(value, str):
+        return value
+    raise MessageError(f"The message's {name} {shown_key(value)} cannot be used: {problem}.")
 
 
 def _moment(value: object) -> datetime | None:

@@ -7,7 +7,8 @@ know are kept. A command that has nothing to do returns the very document it was
 
 Rules, each with the exploration in ``tests/engines/test_registry_document.py`` that shows it:
 
-* [REGISTRY-1] A valid lock is never taken by another job: not before its end plus the skew margin has passed.
+* [REGISTRY-1] A valid lock is never taken by another job: not before its end plus the skew margin has passed; or, where
+  its end is a wrong clock's, not before its whole duration has passed by the clock of whoever watched it.
 * [REGISTRY-2] Only the holder of a valid lock changes or extends: the job that has it, by the token of its acquisition.
 * [REGISTRY-3] Every write raises ``registryVersion``, so that no two writes are made on the same version.
 * [REGISTRY-4] A lock is released by its holder only, or by an operator who named it, and is then free at once.
@@ -22,7 +23,7 @@ from typing import Any
 
 from ..core.errors import RegistryLocked
 from ..core.types import FencingToken, JsonObject
-from ..state.document import format_time
+from ..lease.document import format_time
 from .registry_shape import (
     DEFAULT_LOCK_SECONDS,
     Document,
@@ -33,6 +34,7 @@ from .registry_shape import (
     checked_job_id,
     lock_of,
     refuse_reserved,
+    version_of,
 )
 
 REMEMBERED_WRITES = 8
@@ -50,8 +52,10 @@ class Holder:
     fencing_token: FencingToken | None = None
 
 
-def initial(tables: EngineTablesConfig | None = None, state: Mapping[str, object] | None = None) -> Document:
-    """Return a new registry: version 1, the lock free.
+def initial(
+    tables: EngineTablesConfig | None = None, state: Mapping[str, object] | None = None, *, has_tables: bool = True
+) -> Document:
+    """Return a new registry: version 1, the lock free; that of an instance has no ``engineTablesConfig``.
 
     Raises:
         ConfigurationError: ``state`` is not JSON, or names a field that the registry keeps itself.
@@ -59,21 +63,28 @@ def initial(tables: EngineTablesConfig | None = None, state: Mapping[str, object
     return {
         "registryVersion": 1,
         "instanceLock": _free_lock({"lockDurationSeconds": checked_duration(DEFAULT_LOCK_SECONDS)}),
-        "engineTablesConfig": (tables or EngineTablesConfig()).as_json(),
+        **({"engineTablesConfig": (tables or EngineTablesConfig()).as_json()} if has_tables else {}),
         **checked_fields(state or {}),
     }
 
 
 def require_free(
-    document: Document, *, now: datetime, skew_margin: timedelta = timedelta(), job_id: str | None = None
+    document: Document,
+    *,
+    now: datetime,
+    skew_margin: timedelta = timedelta(),
+    job_id: str | None = None,
+    outlived: LockView | None = None,
 ) -> None:
     """Refuse when a valid lock is another job's than ``job_id`` [REGISTRY-1].
+
+    ``outlived`` is the lock that was watched for its whole duration and not extended: its end is a wrong clock's.
 
     Raises:
         RegistryLocked: it is; the message names the job and until when.
     """
     lock = lock_of(document)
-    if lock.job_id not in ("", job_id) and lock.is_valid(now, skew_margin):
+    if lock.job_id not in ("", job_id) and lock != outlived and lock.is_valid(now, skew_margin):
         raise _locked_by(lock)
 
 
@@ -84,22 +95,23 @@ def acquire_lock(
     now: datetime,
     duration_seconds: float = DEFAULT_LOCK_SECONDS,
     skew_margin: timedelta = timedelta(),
+    outlived: LockView | None = None,
 ) -> Document:
     """Return the registry locked by ``job_id`` [REGISTRY-1].
 
-    A job that has the lock already keeps it with its token, and never for a shorter time than before. Every other
-    acquisition has a new token: the version it was made at.
+    A job that has the lock already keeps it with its token, and never for a shorter time than before, but for an end
+    that a wrong clock gave it. Every other acquisition has a new token: the version it was made at.
 
     Raises:
         RegistryLocked: another job has a valid lock.
         ConfigurationError: the job's name or the duration cannot be used.
     """
     checked_job_id(job_id)
-    require_free(document, now=now, skew_margin=skew_margin, job_id=job_id)
+    require_free(document, now=now, skew_margin=skew_margin, job_id=job_id, outlived=outlived)
     lock, seconds = lock_of(document), checked_duration(duration_seconds)
-    until, token = now + timedelta(seconds=seconds), FencingToken(_next_version(document))
+    until, token = now + timedelta(seconds=seconds), FencingToken(version_of(document) + 1)
     if lock.job_id == job_id and lock.is_valid(now):
-        until, token = _later(until, lock), lock.fencing_token or token
+        until, token = _later(until, lock, now), lock.fencing_token or token
     return _revised(
         document,
         instanceLock={
@@ -115,14 +127,16 @@ def acquire_lock(
 def extend_lock(
     document: Document, holder: Holder, *, now: datetime, duration_seconds: float | None = None
 ) -> Document:
-    """Return the registry with the lock's end a whole duration from now; it is never moved back [REGISTRY-2].
+    """Return the registry with the lock's end a whole duration from now [REGISTRY-2].
+
+    It is never moved back, but from where only a wrong clock can have put it.
 
     Raises:
         RegistryLocked: the lock is not the holder's, or has run out.
     """
     lock = _require_valid(document, holder, now)
     seconds = checked_duration(lock.duration_seconds if duration_seconds is None else duration_seconds)
-    until = _later(now + timedelta(seconds=seconds), lock)
+    until = _later(now + timedelta(seconds=seconds), lock, now)
     extended = {"lockDurationSeconds": seconds, "lockUntilUtc": format_time(until)}
     return _revised(document, instanceLock={**_lock_part(document), **extended})
 
@@ -202,15 +216,20 @@ def stamped(document: Document, write_id: str) -> Document:
     return {**document, "recentWriteIds": [*_recent_writes(document), write_id][-REMEMBERED_WRITES:]}
 
 
-def knows_write(document: Document, write_id: str, written_on: int) -> bool | None:
-    """Return whether the write ``write_id``, made on version ``written_on``, is in the registry.
+def has_landed(found: Document, changed: Document, base: Document) -> bool | None:
+    """Return whether the write that made ``changed`` of ``base`` is in the registry that was found.
 
-    None when it cannot be told any more: so many writes were made since that it may have been forgotten.
+    None when it is not known any more: so many writes were made since that it may have been forgotten.
     """
-    recent, made_since = _recent_writes(document), int(document["registryVersion"]) - written_on
-    if write_id in recent:
+    recent, made_since = _recent_writes(found), version_of(found) - version_of(base)
+    if _recent_writes(changed)[-1] in recent:
         return True
     return False if made_since <= max(1, len(recent)) else None
+
+
+def no_registry(name: str) -> RegistryLocked:
+    """Return the error of a writer where there is no registry."""
+    return RegistryLocked(f"There is no registry '{name}', so nobody has its lock. 'holdfast registry init' makes one.")
 
 
 def _require_valid(document: Document, holder: Holder, now: datetime) -> LockView:
@@ -255,8 +274,8 @@ def _end_of(lock: LockView) -> str:
     return "?" if lock.until is None else format_time(lock.until)
 
 
-def _later(until: datetime, lock: LockView) -> datetime:
-    return until if lock.until is None else max(until, lock.until)
+def _later(until: datetime, lock: LockView, now: datetime) -> datetime:
+    return until if lock.until is None or lock.ends_ahead(now) else max(until, lock.until)
 
 
 def _free_lock(lock: JsonObject) -> JsonObject:
@@ -275,10 +294,6 @@ def _recent_writes(document: Document) -> list[str]:
     return recent if isinstance(recent, list) else []
 
 
-def _next_version(document: Document) -> int:
-    return int(document["registryVersion"]) + 1
-
-
 def _revised(document: Document, **changes: Any) -> Document:
     """Return the document with changes and a higher version [REGISTRY-3]."""
-    return {**document, **changes, "registryVersion": _next_version(document)}
+    return {**document, **changes, "registryVersion": version_of(document) + 1}

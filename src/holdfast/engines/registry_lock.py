@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ..core.clock import Clock
 from ..core.errors import RegistryLocked, Unavailable
+from ..core.renewed import Renewed
 from ..core.types import FencingToken, JsonObject, JsonValue
-from ..state.document import format_time
+from ..lease.conditional_write import Command
+from ..lease.document import format_time
 from . import registry_document as doc
-from .registry_shape import EngineTablesConfig
-from .registry_writes import Command, RegistryView, RegistryWrites
+from .registry_shape import EngineTablesConfig, RegistryView
 
 _log = logging.getLogger("holdfast.engines")
 
 
-class HeldRegistry:
+class HeldRegistry(Renewed):
     """The lock that ``Registry.locked`` took. Safe to use from several threads.
 
     ``lost`` is set as soon as the lock is known to be gone, or can no longer be proved to be ours, and when it has been
@@ -28,28 +29,31 @@ class HeldRegistry:
 
     def __init__(
         self,
-        writes: RegistryWrites,
+        apply: Callable[[Command], RegistryView],
         view: RegistryView,
         *,
+        require_tables: Callable[[EngineTablesConfig], None],
         duration_seconds: float,
         margin_seconds: float,
         clock: Clock,
         asked_at: float,
     ) -> None:
-        self._writes = writes
+        super().__init__(clock, duration_seconds, asked_at, margin_seconds)
+        self._changed_by = apply
         self._view = view
+        self._require_tables = require_tables
         self._holder = doc.Holder(view.lock.job_id, view.lock.fencing_token)
-        self._duration_seconds = duration_seconds
-        self._margin_seconds = margin_seconds
-        self._clock = clock
-        self._renewed_at = asked_at
         self._lane = threading.Lock()
-        self.lost = threading.Event()
 
     @property
     def job_id(self) -> str:
         """Return the job that holds the lock."""
         return self._holder.job_id
+
+    @property
+    def instance_id(self) -> str | None:
+        """Return whose registry it is; None when it is the application's."""
+        return self._view.instance_id
 
     @property
     def fencing_token(self) -> FencingToken | None:
@@ -63,7 +67,11 @@ class HeldRegistry:
 
     @property
     def tables(self) -> EngineTablesConfig:
-        """Return where engines keep dead letters and history."""
+        """Return where engines keep dead letters and history.
+
+        Raises:
+            ConfigurationError: this is the registry of an instance, and that is the application's.
+        """
         return self._view.tables
 
     def change(self, changes: Mapping[str, object], *, remove: Collection[str] = ()) -> JsonObject:
@@ -82,32 +90,11 @@ class HeldRegistry:
 
         Raises:
             RegistryLocked: the lock is no longer ours; nothing was written, and ``lost`` is set.
+            ConfigurationError: this is the registry of an instance, or the tables are in the database, which has no
+                others.
         """
+        self._require_tables(tables)
         self._apply(lambda document, now: doc.configure_tables(document, self._holder, tables, now=now))
-
-    # What the heartbeat needs
-
-    @property
-    def ttl_seconds(self) -> float:
-        """Return how long the lock lasts without being extended."""
-        return self._duration_seconds
-
-    @property
-    def is_protected(self) -> bool:
-        """Return that nothing but its extension keeps the lock."""
-        return False
-
-    def seconds_since_renewal(self) -> float:
-        """Return how long ago the last write that extended the lock was begun."""
-        return self._clock.monotonic() - self._renewed_at
-
-    def seconds_left(self) -> float:
-        """Return how long we may still act on the lock: until its end minus the margin, on our own clock."""
-        return self._duration_seconds - self._margin_seconds - self.seconds_since_renewal()
-
-    def mark_lost(self) -> None:
-        """Give the lock up as lost: nothing is written from now on."""
-        self.lost.set()
 
     def heartbeat(self, progress: JsonValue = None, *, wait_seconds: float = -1) -> None:
         """Extend the lock by one write.
@@ -119,9 +106,7 @@ class HeldRegistry:
         del progress
         asked_at = self._clock.monotonic()
         self._apply(
-            lambda document, now: doc.extend_lock(
-                document, self._holder, now=now, duration_seconds=self._duration_seconds
-            ),
+            lambda document, now: doc.extend_lock(document, self._holder, now=now, duration_seconds=self.ttl_seconds),
             wait_seconds,
         )
         self._renewed_at = asked_at
@@ -133,7 +118,7 @@ class HeldRegistry:
         """
         self.mark_lost()
         try:
-            self._writes.apply(lambda document, now: doc.release_lock(document, self._holder))
+            self._changed_by(lambda document, now: doc.release_lock(document, self._holder))
         except RegistryLocked as error:
             _log.warning("Job '%s' had lost the registry's lock before it ended. %s", self.job_id, error)
         except Exception as error:  # a store of the user's own may raise anything, and the work itself is done
@@ -155,7 +140,7 @@ class HeldRegistry:
                     f"The registry's lock of '{self.job_id}' was lost or given back; nothing is written under it any "
                     "more. Lock it again."
                 )
-            self._view = self._writes.apply(command)
+            self._view = self._changed_by(command)
         except RegistryLocked:
             self.mark_lost()
             raise

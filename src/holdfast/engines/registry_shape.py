@@ -13,17 +13,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from importlib import resources
-from typing import Any
 
 from ..core.errors import ConfigurationError, UnreadableStateError
+from ..core.moments_ahead import lies_ahead
+from ..core.strict_json import strictly_loaded
 from ..core.types import FencingToken, JsonObject
+from ..lease.document import parse_time
 from .tables.config import EngineTables
 
 DEFAULT_LOCK_SECONDS = 3600.0
@@ -34,6 +37,9 @@ Document = JsonObject
 
 _PLAIN = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 _JOB_ID = re.compile(rf"(?!\s){_PLAIN}{{1,200}}(?<!\s)")
+_SEGMENT = re.compile(r"[a-z0-9_][a-z0-9_.\-]{0,99}")  # in small letters: not every database tells them from large ones
+_LONGEST_INSTANCE_ID = 200
+_READABLE = 60
 _ACCOUNT = re.compile(r"(?:[a-z0-9]{3,24})?", re.ASCII)
 
 
@@ -50,15 +56,16 @@ class LockView:
         """Return whether the lock must be respected: some job has it, and its end plus margin has not passed."""
         return self.until is not None and now - skew_margin < self.until
 
+    def ends_ahead(self, now: datetime) -> bool:
+        """Return whether it ends later than any lock that is taken now: the clock by which it was taken was wrong."""
+        return self.until is not None and lies_ahead(self.until, now + timedelta(seconds=LONGEST_LOCK_SECONDS))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTablesConfig:
+class EngineTablesConfig(EngineTables):
     """Where engines keep dead letters and history: the ``engineTablesConfig`` of the standard."""
 
     storage_account_name: str = ""
-    dlq_table_name: str = "engineDlq"
-    history_table_name: str = "engineHistory"
-    retention_days: float = 90
 
     def __post_init__(self) -> None:
         account: object = self.storage_account_name
@@ -66,13 +73,19 @@ class EngineTablesConfig:
             raise ConfigurationError(
                 f"The storage account {account!r:.80} cannot be one: give 3 to 24 small letters and digits, or nothing."
             )
-        if not math.isfinite(self.tables.retention_days):  # what else is wrong is told where the tables are used
+        EngineTables.__post_init__(self)
+        if not math.isfinite(self.retention_days):
             raise ConfigurationError("retentionDays must be a number of days, and infinity is none in JSON.")
 
     @property
     def tables(self) -> EngineTables:
         """Return the names of the tables, and how long what is settled stays in them."""
         return EngineTables(self.dlq_table_name, self.history_table_name, self.retention_days)
+
+    @property
+    def has_usual_names(self) -> bool:
+        """Return whether account and tables are those of a registry that says nothing."""
+        return replace(self, retention_days=EngineTablesConfig().retention_days) == EngineTablesConfig()
 
     def as_json(self) -> JsonObject:
         """Return the fields as the document has them."""
@@ -84,6 +97,47 @@ class EngineTablesConfig:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryView:
+    """The registry as it was read or written, and the store's time of that."""
+
+    name: str
+    document: Document
+    read_at: datetime
+    instance_id: str | None = None
+
+    @property
+    def version(self) -> int:
+        """Return ``registryVersion``."""
+        return version_of(self.document)
+
+    @property
+    def lock(self) -> LockView:
+        """Return the lock part."""
+        return lock_of(self.document, self.name)
+
+    @property
+    def is_locked(self) -> bool:
+        """Return whether some job had a valid lock when this was read."""
+        return self.lock.is_valid(self.read_at)
+
+    @property
+    def tables(self) -> EngineTablesConfig:
+        """Return where engines keep dead letters and history.
+
+        Raises:
+            ConfigurationError: this is the registry of an instance, and that is the application's.
+        """
+        if self.instance_id is not None:
+            raise tables_elsewhere(self.name, self.instance_id)
+        return tables_of(self.document, self.name)
+
+    @property
+    def state(self) -> JsonObject:
+        """Return the application's own fields."""
+        return own_fields(self.document)
+
+
 def parse(content: bytes, name: str) -> Document:
     """Return the registry kept in ``content``. One without an ``instanceLock`` is not locked.
 
@@ -91,7 +145,7 @@ def parse(content: bytes, name: str) -> Document:
         UnreadableStateError: it is not a registry, or nobody can tell whether its lock is valid.
     """
     try:
-        document = json.loads(content, parse_constant=_refuse_constant)
+        document = strictly_loaded(content.decode())
     except (ValueError, RecursionError) as error:
         raise _unreadable(name, f"it is not JSON ({error})") from error
     version = document.get("registryVersion") if isinstance(document, dict) else None
@@ -100,6 +154,11 @@ def parse(content: bytes, name: str) -> Document:
     lock_of(document, name)
     parsed: Document = document
     return parsed
+
+
+def version_of(document: Document) -> int:
+    """Return ``registryVersion``, which every write raises; 0 where there is no registry yet."""
+    return int(document.get("registryVersion", 0))
 
 
 def lock_of(document: Document, name: str = "?") -> LockView:
@@ -113,7 +172,7 @@ def lock_of(document: Document, name: str = "?") -> LockView:
         job_id, token = lock.get("lockJobId") or "", lock.get("lockFencingToken")
         if not isinstance(job_id, str) or type(token) not in (int, type(None)):
             raise TypeError
-        until = _parse_time(lock["lockUntilUtc"]) if job_id else None
+        until = parse_time(lock["lockUntilUtc"]) if job_id else None
         return LockView(job_id, float(lock.get("lockDurationSeconds", DEFAULT_LOCK_SECONDS)), until, token)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise _unreadable(name, "its instanceLock cannot be read") from error
@@ -150,12 +209,25 @@ def checked_fields(changes: Mapping[str, object]) -> JsonObject:
     """
     refuse_reserved(changes)
     try:
+        _check_keys(changes)
         text = json.dumps(dict(changes), ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"What the registry is to hold is not JSON: {error}. Nothing was written.") from error
     fields: JsonObject = json.loads(text)
     return fields
+
+
+def _check_keys(value: object) -> None:
+    """Refuse names that JSON does not have, also within: Python would write 1 as "1", beside a "1" that is there."""
+    if isinstance(value, Mapping):
+        for name, within in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"the name {name!r:.80} is no text")
+            _check_keys(within)
+    elif isinstance(value, list | tuple):
+        for within in value:
+            _check_keys(within)
 
 
 def refuse_reserved(names: Collection[object]) -> None:
@@ -186,6 +258,42 @@ def checked_job_id(job_id: object) -> str:
     )
 
 
+def path_segment(instance_id: object) -> str:
+    """Return an instance as a part of its document's name: itself where it can be, and never another's.
+
+    Raises:
+        ConfigurationError: it is no text of 1 to 200 characters.
+    """
+    if not isinstance(instance_id, str) or not 0 < len(instance_id) <= _LONGEST_INSTANCE_ID:
+        raise ConfigurationError(
+            f"The instance id {instance_id!r:.80} cannot have a registry: give a text of 1 to {_LONGEST_INSTANCE_ID} "
+            "characters."
+        )
+    if _SEGMENT.fullmatch(instance_id) and ".." not in instance_id:
+        return instance_id
+    readable = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in instance_id[:_READABLE])
+    digest = hashlib.sha256(instance_id.encode(errors="surrogatepass")).hexdigest()
+    return f"{readable.lower()}~{digest[:24]}"
+
+
+def tables_elsewhere(name: str, instance_id: str) -> ConfigurationError:
+    """Return the sentence for whoever looks for ``engineTablesConfig`` in the registry of an instance."""
+    return ConfigurationError(
+        f"The registry '{name}' is of instance '{instance_id:.80}', and engineTablesConfig is the application's: use "
+        "hf.registry, or leave the instance out. Nothing was written."
+    )
+
+
+def tables_in_database(name: str) -> ConfigurationError:
+    """Return the sentence for whoever names tables that a database does not have."""
+    usual = EngineTablesConfig()
+    return ConfigurationError(
+        f"The registry '{name}' cannot name other tables: this application keeps them in its database. Leave "
+        f"storageAccountName empty and the tables '{usual.dlq_table_name}' and '{usual.history_table_name}', or pass "
+        "Holdfast(engine_tables=AzureStorage…). Nothing was written."
+    )
+
+
 def checked_duration(seconds: object) -> float:
     """Return how long a lock is to last; an int where it is a whole number of seconds.
 
@@ -205,15 +313,6 @@ def json_schema() -> JsonObject:
     text = resources.files(__package__).joinpath("schemas", "registry.json").read_text("utf-8")
     schema: JsonObject = json.loads(text)
     return schema
-
-
-def _parse_time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _unreadable(name: str, fact: str) -> UnreadableStateError:

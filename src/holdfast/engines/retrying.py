@@ -20,7 +20,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
@@ -30,42 +30,63 @@ from ..records.dead_letters import SETTLED_BY_FORCE, DeadLetter, DeadLetters, Le
 from ..records.history import HistoryStatus
 from ..records.paging import MAX_LIMIT
 from ..records.protocol import HistoryTable, LetterTable
-from ..records.putting_back import Refusal
+from ..records.redrive import Refusal
 from ..records.row_keys import dead_letter_key
 from .messages import Defaults, parse
-from .queues.copies import retried_copy
 from .queues.embedded import EmbeddedQueue
 from .queues.protocol import LimitedQueue, SendingQueue
+from .queues.redelivery_marks import retried_copy
 
 _log = logging.getLogger("holdfast.engines")
 _UNFINISHED_SECONDS = 60.0
 
 
-class EngineHome:
+@dataclass(frozen=True, slots=True)
+class LetterOwners:
+    """Tells which letters an application may put back: its own, and others whose owner is known to read the queue.
+
+    A letter that tells no application, of an earlier release, belongs to whoever declares its engine.
+
+    Attributes:
+        application: which one this is.
+        is_declared: tells whether it has an engine.
+        is_read: tells whether a live worker of a letter's owner takes what is put into its queue here.
+    """
+
+    application: str
+    is_declared: Callable[[str], bool]
+    is_read: Callable[[DeadLetter], bool]
+
+    def refusal(self, letter: DeadLetter) -> ConfigurationError | None:
+        """Return why a letter cannot be put back here; None when it can be."""
+        if letter.application not in (None, self.application):
+            return None if self.is_read(letter) else _of_another(letter)
+        return None if self.is_declared(letter.engine) else _undeclared(letter)
+
+
+class EngineRedrive:
     """Puts letters back whose queue is in the same database, inside the caller's transaction.
 
     Args:
         letters: the dead letters.
-        queue: the queue that a letter goes back to.
-        is_declared: tells whether this application has an engine; letters of others are refused.
+        queue: the queue that a letter goes back to: that of its application.
+        owners: tells which letters may be put back.
     """
 
     def __init__(
-        self,
-        letters: DeadLetters,
-        queue: Callable[[DeadLetter], EmbeddedQueue],
-        is_declared: Callable[[str], bool] = lambda engine: True,
+        self, letters: DeadLetters, queue: Callable[[DeadLetter], EmbeddedQueue], owners: LetterOwners
     ) -> None:
         self._letters = letters
         self._queue = queue
-        self._is_declared = is_declared
+        self._owners = owners
 
     def put_back(self, connection: Connection, letters: Sequence[DeadLetter], actor: str) -> list[Refusal]:
         """Put back what is Pending, audited; return why the others cannot be."""
         refusals: list[Refusal] = []
         for letter in letters:
-            if not self._is_declared(letter.engine):
-                refusals.append(_undeclared(letter))
+            refusal = self._owners.refusal(letter)
+            if refusal is not None:
+                refusals.append(refusal)
                 continue
             try:
                 begun = self._letters.begin_retry(connection, letter.engine, letter.row_key, actor, new_message_id())
@@ -88,8 +109,8 @@ class SteppedRetries:
         letters: the dead letters.
         history: tells what a retry that was not finished has led to.
         queue: the queue that a letter goes back to.
-        reached: told every boundary between two steps; for tests that stop there.
-        is_declared: tells whether this application has an engine; letters of others are refused.
+        owners: tells which letters may be put back.
+        reached: called at every boundary between two steps; for tests that stop there.
     """
 
     def __init__(
@@ -97,15 +118,14 @@ class SteppedRetries:
         letters: LetterTable,
         history: HistoryTable,
         queue: Callable[[DeadLetter], SendingQueue],
+        owners: LetterOwners,
         reached: Callable[[str], None] = lambda boundary: None,
-        *,
-        is_declared: Callable[[str], bool] = lambda engine: True,
     ) -> None:
         self._letters = letters
         self._history = history
         self._queue = queue
+        self._owners = owners
         self._reached = reached
-        self._is_declared = is_declared
 
     def retry(self, letter: DeadLetter, actor: str) -> str:
         """Put one letter back, or finish a retry of it that was begun; return the new message's id.
@@ -113,20 +133,21 @@ class SteppedRetries:
         Raises:
             NotFoundError: there is no such letter.
             Conflict: it is no longer Pending, or someone else began in this moment; nothing was changed.
-            ConfigurationError: this application does not have the engine, or its queue is not there; nothing was
-                changed.
+            ConfigurationError: this application does not have the engine, the letter is another's, or its queue is not
+                there; nothing was changed.
             MessageError: the message is too large to be put back; nothing was changed.
             UnfinishedRetry: it was begun, and something does not answer: the next retry or a worker finishes it.
         """
-        if not self._is_declared(letter.engine):
-            raise _undeclared(letter)
+        refusal = self._owners.refusal(letter)
+        if refusal is not None:
+            raise refusal
         wanted_id = new_message_id()
         if is_pending(letter) and letter.retry_message_id is None:
             self._check_takes(replace(letter, retry_message_id=wanted_id))
         begun = self._letters.begin_retry(letter.engine, letter.row_key, actor, wanted_id)
         self._reached("retry begun")
         message_id, body = _message_of(begun)
-        with _told_as_begun(begun):
+        with _reported_as_begun(begun):
             if message_id == wanted_id or not self._is_known(begun, message_id, body):
                 self._queue(begun).send(body, message_id=message_id)
             self._reached("enqueued")
@@ -148,7 +169,7 @@ class SteppedRetries:
         while True:
             page = self._letters.unfinished_retries(older_than_seconds, after=after)
             for letter in page.items:
-                if self._is_declared(letter.engine):
+                if self._owners.refusal(letter) is None:
                     finished += self._finished(letter)
             after = page.continuation_token
             if after is None:
@@ -178,7 +199,7 @@ class SteppedRetries:
             message = parse(body, Defaults(message_id, letter.engine, ""))
         except MessageError:
             return self._has_died_unread(letter, body)
-        entries = self._history.of_correlation(message.engine, message.correlation_id)
+        entries = self._history.of_correlation(message.engine, message.correlation_id, application=letter.application)
         return any(entry.item_id == message_id and entry.status is HistoryStatus.SUCCEEDED for entry in entries)
 
     def _has_died_unread(self, letter: DeadLetter, body: str) -> bool:
@@ -187,7 +208,8 @@ class SteppedRetries:
         A copy has its own id in it. What could be none is told from others of the same text by when it failed.
         """
         is_copy = body != letter.original_message
-        wanted = LetterFilter(engine=letter.engine, since=None if is_copy else _begun_at(letter))
+        since = None if is_copy else _begun_at(letter)
+        wanted = LetterFilter(engine=letter.engine, since=since, application=letter.application)
         after: str | None = None
         while True:
             page = self._letters.page(wanted, MAX_LIMIT, after)
@@ -204,7 +226,7 @@ def new_message_id() -> str:
 
 
 @contextmanager
-def _told_as_begun(letter: DeadLetter) -> Iterator[None]:
+def _reported_as_begun(letter: DeadLetter) -> Iterator[None]:
     """Say of whatever goes wrong once a retry is begun that it is: nobody may take the letter for untouched."""
     name = f"The retry of dead letter '{letter.row_key}' of engine '{letter.engine}' was begun"
     try:
@@ -217,6 +239,14 @@ def _told_as_begun(letter: DeadLetter) -> Iterator[None]:
         raise UnfinishedRetry(
             f"{name} and could not be finished now: {error} The next retry finishes it, and so does any worker."
         ) from error
+
+
+def _of_another(letter: DeadLetter) -> ConfigurationError:
+    return ConfigurationError(
+        f"The dead letter '{letter.row_key}' cannot be put back: it is of application '{letter.application}', and no "
+        f"live worker is known to take its messages from queue '{letter.original_queue}' here. Retry it as that "
+        "application, with its --app and app_name; nothing was changed."
+    )
 
 
 def _undeclared(letter: DeadLetter) -> ConfigurationError:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..core.clock import Clock
 from ..core.errors import DbError
-from ..core.telemetry import MetricsCollector, NoOpCollector
-from .flow import Outcome
+from ..core.telemetry import MetricsCollector, SafeCollector
+from .runner import Outcome
 
 _log = logging.getLogger("holdfast.engines")
 DELIVERIES = "holdfast_engine_deliveries_total"
@@ -30,7 +30,7 @@ class EngineTelemetry:
     """Logs and counts what engines do."""
 
     def __init__(self, metrics: MetricsCollector | None, clock: Clock) -> None:
-        self._metrics = metrics or NoOpCollector()
+        self._metrics = SafeCollector(metrics)
         self._clock = clock
 
     @contextmanager
@@ -41,25 +41,28 @@ class EngineTelemetry:
         yield delivery
         if delivery.outcome is not None:
             labels = {"engine": engine, "outcome": delivery.outcome.value}
-            self._told(lambda: self._metrics.increment(DELIVERIES, labels=labels))
+            self._metrics.increment(DELIVERIES, labels=labels)
             duration = (self._clock.monotonic() - started) * 1000
-            self._told(lambda: self._metrics.observe(DURATION_MS, duration, labels=labels))
+            self._metrics.observe(DURATION_MS, duration, labels=labels)
 
     def pending(self, engine: str, letters: int) -> None:
-        """Tell how many dead letters wait for a person."""
-        self._told(lambda: self._metrics.set_gauge(PENDING, letters, labels={"engine": engine}))
+        """Log how many dead letters wait for a person."""
+        self._metrics.set_gauge(PENDING, letters, labels={"engine": engine})
+
+    def wrong(self, engine: str, error: DbError) -> None:
+        """Log that an engine takes no message until somebody mends what is wrong."""
+        self._metrics.increment(FAILURES, labels={"engine": engine, "error_type": type(error).__name__})
+        _log.error("Engine '%s' does not run until that is mended: %s", engine, error)
+
+    def mended(self, engine: str) -> None:
+        """Log that an engine takes messages again."""
+        _log.info("Engine '%s' can run again", engine)
 
     def broke(self, engine: str, error: Exception) -> None:
-        """Tell that a worker could not go on with a message: it comes again."""
+        """Log that a worker could not go on with a message: it comes again."""
         labels = {"engine": engine, "error_type": type(error).__name__}
-        self._told(lambda: self._metrics.increment(FAILURES, labels=labels))
+        self._metrics.increment(FAILURES, labels=labels)
         if isinstance(error, DbError):
             _log.warning("Engine '%s' waits and goes on: %s", engine, error)
         else:
             _log.error("Engine '%s' waits and goes on after an error of its own", engine, exc_info=error)
-
-    def _told(self, tell: Callable[[], None]) -> None:
-        try:
-            tell()
-        except Exception:
-            _log.exception("The metrics collector raised; nothing else is affected")

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.clock import Clock
+from ..core.errors import DbError, WorkerDiedError
 from ..core.retry import RetryPolicy
-from .flow import EngineFlow
-from .queued import QueuedDelivery
+from ..runtime.event_loop import handlers_loop
+from ..runtime.leased_part import WHILE_WRONG, WRONG
+from .queue_delivery import QueuedDelivery
 from .queues.protocol import EngineQueue, Received
-from .table_records import TableRecords
+from .runner import EngineFlow
+from .store import TableRecords
 from .telemetry import EngineTelemetry
 
 _LOOK_AROUND_SECONDS = 0.2
@@ -27,8 +30,12 @@ class EngineWork:
     flow: EngineFlow
     records: TableRecords
     concurrency: int
-    visibility_seconds: float
+    lease_seconds: float
     poll_seconds: float
+    check: Callable[[], object]
+    """Looks whether it can run, and raises what is wrong."""
+    fault: DbError | None = None
+    """What is known to be wrong with it already."""
 
 
 class EngineWorker:
@@ -51,25 +58,48 @@ class EngineWorker:
         self._slots = {work.name: threading.Semaphore(work.concurrency) for work in works}
         self._running: set[threading.Thread] = set()
         self._deliveries: set[QueuedDelivery] = set()
+        self._faults = {work.name: work.fault for work in works if work.fault is not None}
 
     def run(self) -> bool:
-        """Run until ``stop`` is set, then until running operations have finished."""
+        """Run until ``stop`` is set, then until running operations have finished.
+
+        Raises:
+            WorkerDiedError: a thread that receives died; the others were stopped.
+        """
         receivers = [self._thread(f"engine-{work.name}", self._receive_for_ever, work) for work in self._works]
         for thread in receivers:
             thread.start()
+        dead: list[str] = []
+        while not dead and not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
+            ended = [work.name for work, thread in zip(self._works, receivers, strict=True) if not thread.is_alive()]
+            dead = [] if self._stop.is_set() else ended  # asked to stop meanwhile, they end by themselves
+        self._stop.set()
         for thread in receivers:  # they start no message any more once they have ended
             thread.join()
         for thread in list(self._running):
             thread.join()
+        if dead:
+            raise WorkerDiedError(f"it has lost what receives for {' and '.join(dead)}", has_drained=True)
         return True
 
     def _receive_for_ever(self, work: EngineWork) -> None:
-        failures_in_a_row = 0
+        failures_in_a_row = looks = 0
         while not self._stop.is_set():
+            if work.name in self._faults:
+                self._clock.wait(self._stop, WHILE_WRONG.delay_for_attempt(looks))
+                looks = 0 if self._is_mended(work) else looks + 1
+                continue
+            if work.flow.is_async and handlers_loop().is_stuck:
+                self._clock.wait(self._stop, _LOOK_AROUND_SECONDS)
+                continue
             slots = self._take_slots(work)
             try:
-                received = work.queue.receive(slots, work.visibility_seconds) if slots else []
+                received = work.queue.receive(slots, work.lease_seconds) if slots else []
                 failures_in_a_row = 0
+            except WRONG as error:
+                self._free_slots(work, slots)
+                self._note_fault(work, error)
+                continue
             except Exception as error:
                 self._free_slots(work, slots)
                 failures_in_a_row += 1
@@ -81,6 +111,23 @@ class EngineWorker:
                 failures_in_a_row += not self._is_begun(work, message)
             if slots and not received:
                 self._clock.wait(self._stop, work.poll_seconds)
+
+    def _is_mended(self, work: EngineWork) -> bool:
+        """Look again at what was wrong: nothing is received meanwhile, for each delivery would be counted."""
+        try:
+            if not self._stop.is_set():
+                work.check()
+        except DbError as error:
+            self._note_fault(work, error)
+            return False
+        self._faults.pop(work.name, None)
+        self._telemetry.mended(work.name)
+        return True
+
+    def _note_fault(self, work: EngineWork, error: DbError) -> None:
+        if str(self._faults.get(work.name)) != str(error):
+            self._telemetry.wrong(work.name, error)
+        self._faults[work.name] = error
 
     def _take_slots(self, work: EngineWork) -> int:
         """Return how many messages may be begun now; wait a moment for the first."""
@@ -112,8 +159,10 @@ class EngineWorker:
         delivery = QueuedDelivery(work.queue, message, work.records, self._clock, work.flow.reached)
         self._deliveries.add(delivery)
         try:
-            with self._telemetry.delivery(work.name) as told:
-                told.outcome = work.flow.handle(delivery)
+            with self._telemetry.delivery(work.name) as delivered:
+                delivered.outcome = work.flow.handle(delivery)
+        except WRONG as error:
+            self._note_fault(work, error)
         except Exception as error:  # the message comes again when its time has passed
             self._telemetry.broke(work.name, error)
             self._clock.wait(self._stop, _AFTER_ERRORS.base_delay_seconds)

@@ -7,12 +7,13 @@ begins to fail and once when it works again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeVar
 
 from ..core.clock import Clock
 from ..core.retry import RetryPolicy
-from .model import ClaimedJob, Wanted, WorkerId
+from .model import ClaimedJob, Suspect, Wanted, WorkerId
 from .stores.protocol import WorkerStore
 from .telemetry import WorkerTelemetry
 
@@ -68,9 +69,11 @@ class Claiming:
         self._turn = 0
         self._limited: frozenset[str] = frozenset()
         self._limited_until = -math.inf
-        self._looking = BackOff("Looking for limited topics", telemetry, clock)
-        self._unlimited = BackOff("Claiming jobs", telemetry, clock)
+        self._looking = self.back_off("Looking for limited topics")
+        self._unlimited = self.back_off("Claiming jobs")
         self._by_topic: dict[str, BackOff] = {}
+        self._suspects_of: dict[str, BackOff] = {}
+        self._opens_at: dict[str, float] = {}
 
     def claim(
         self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int] | None = None
@@ -93,10 +96,35 @@ class Claiming:
             if jobs:
                 yield jobs
 
+    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> tuple[Suspect | None, bool]:
+        """Claim, of the suspects that ``can_run``, the one that has waited longest of those that can begin [SUSPECT-1].
+
+        Returns also whether any waits that can run.
+        """
+        waiting = self._store.suspects(can_run)
+        for suspect in waiting:
+            found = self._suspect_of(suspect.topic).attempt(partial(self._store.claim_suspect, worker, suspect), None)
+            if found is not None:
+                return found, True
+        return None, bool(waiting)
+
+    def back_off(self, doing: str) -> BackOff:
+        """Return what keeps the trouble with one thing from all others."""
+        return BackOff(doing, self._telemetry, self._clock)
+
+    def _suspect_of(self, topic: str) -> BackOff:
+        return self._suspects_of.setdefault(topic, self.back_off(f"Claiming suspects of the topic '{topic}'"))
+
     def retry_in_seconds(self) -> float:
         """Return when a claim that fails may be tried again, infinity when none does."""
         limited = [self._by_topic[topic] for topic in self._limited if topic in self._by_topic]
         return min(back_off.due_in_seconds for back_off in (self._unlimited, *limited))
+
+    def opens_in_seconds(self, topics: Iterable[str]) -> float:
+        """Return when a rate lets another job of one of the topics start, infinity when it keeps none waiting."""
+        limited = (topic for topic in topics if topic in self._limited)
+        opens_at = min((self._opens_at.get(topic, math.inf) for topic in limited), default=math.inf)
+        return max(0.0, opens_at - self._clock.monotonic())
 
     def _claimed(
         self, worker: WorkerId, wanted: Wanted, topic: str | None, share: int, mosts: Mapping[str, int]
@@ -104,12 +132,14 @@ class Claiming:
         if topic is None:
             in_turn = {name: wanted[name] for name in _rotated(list(wanted), self._turn)}
             return self._unlimited.attempt(lambda: self._store.claim(worker, in_turn, share, mosts), [])
-        if topic not in self._by_topic:
-            doing = f"Claiming jobs of the limited topic '{topic}'"
-            self._by_topic[topic] = BackOff(doing, self._telemetry, self._clock)
-        limited = self._by_topic[topic]
+        limited = self._by_topic.setdefault(topic, self.back_off(f"Claiming jobs of the limited topic '{topic}'"))
         most = min(share, mosts.get(topic, share))
-        return limited.attempt(lambda: self._store.claim_limited(worker, topic, wanted[topic], most), [])
+        nothing: list[ClaimedJob] = []
+        jobs = limited.attempt(lambda: self._store.claim_limited(worker, topic, wanted[topic], most), nothing)
+        fails = limited.due_in_seconds < math.inf
+        seconds = None if fails else self._store.rate_opens_in(topic)
+        self._opens_at[topic] = math.inf if seconds is None else self._clock.monotonic() + seconds
+        return jobs
 
     def _limited_topics(self) -> frozenset[str]:
         now = self._clock.monotonic()

@@ -1,45 +1,50 @@
-"""What a job's handler is told, and what it may do."""
+"""What a job's handler learns, and what it may do."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.clock import Clock
 from ..core.errors import Ambiguous, LostLeaseError, Unavailable
-from ..core.own_thread import on_own_thread
 from ..core.types import JsonValue
-from ..runtime.transaction import AsyncTransaction, HandlerTransaction
+from ..runtime.context import HandlerContext, lent_to
 from .model import JobId
 from .outcomes import JobCancelled
 from .running import Running
 
+if TYPE_CHECKING:
+    from .runner import Execution
 
-class JobContext:
+
+class JobContext(HandlerContext):
     """The context of one attempt.
 
-    ``job_id`` and ``attempt`` together are the key to deduplicate effects on. Stop when convenient once ``lease_lost``
-    is set: nothing this attempt reports will count any more.
+    ``job_id`` and ``attempt`` together are the key to deduplicate effects on. ``attempt`` is the number of this claim
+    and the fencing token: it only ever grows, over retries by hand too.
+
+    Made for every job, so it is light: what every context has is read from the job when it is first asked for.
     """
 
-    __slots__ = ("_beat", "_clock", "_open", "_proxy", "_running")
+    __slots__ = ("_execution", "_running")
+    _running: Running
+    _execution: Execution
 
-    def __init__(
-        self,
-        running: Running,
-        open_transaction: Callable[[Running], HandlerTransaction],
-        beat: Callable[[Running, str | None], bool],
-        clock: Clock,
-    ) -> None:
-        self._clock = clock
-        self._running = running
-        self._open = open_transaction
-        self._proxy: AsyncTransaction | None = None
-        self._beat = beat
+    def __init__(self, running: Running, execution: Execution) -> None:
+        _set_running(self, running)
+        _set_execution(self, execution)
+
+    if not TYPE_CHECKING:  # who checks types knows the fields of every context, and that there are no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Fill in a field of every context."""
+            if name not in _FIELDS:
+                raise AttributeError(f"'JobContext' object has no attribute '{name}'", name=name, obj=self)
+            value = _FIELDS[name](self)
+            object.__setattr__(self, name, value)
+            return value
 
     @property
     def job_id(self) -> JobId:
@@ -57,16 +62,6 @@ class JobContext:
         return self._running.job.operation
 
     @property
-    def attempt(self) -> int:
-        """Return the number of this claim: it only ever grows, over retries by hand too."""
-        return self._running.job.attempt
-
-    @property
-    def fencing_token(self) -> int:
-        """Return the attempt: pass it to systems that can refuse a lower one for the same job."""
-        return self._running.job.attempt
-
-    @property
     def failures(self) -> int:
         """Return how many attempts have failed before."""
         return self._running.job.failures
@@ -75,11 +70,6 @@ class JobContext:
     def max_attempts(self) -> int | None:
         """Return how many failures send the job to the dead letters, None for no limit."""
         return self._running.job.max_attempts
-
-    @property
-    def correlation_id(self) -> str:
-        """Return the id that ties together what belongs to one piece of business."""
-        return self._running.job.correlation_id
 
     @property
     def instance_id(self) -> str | None:
@@ -104,11 +94,6 @@ class JobContext:
         return self._running.job.created_at
 
     @property
-    def lease_lost(self) -> Event:
-        """Return an event that is set once the lease is lost."""
-        return self._running.lost_event
-
-    @property
     def cancelled(self) -> Event:
         """Return an event that is set once someone cancelled the job."""
         return self._running.cancel_event
@@ -125,54 +110,30 @@ class JobContext:
         if self._running.cancel_reason is not None:
             raise JobCancelled(self._running.cancel_reason)
 
-    def heartbeat(self, progress: JsonValue = None) -> Any:
-        """Extend the lease now and say how far the work is; ``holdfast jobs show`` displays it.
-
-        Beats are sent anyway while the handler runs: this is for telling progress. In ``async def`` handlers it is
-        awaited. Nothing is told while the database does not answer, nor on SQLite while ``context.transaction`` is
-        open: it holds the write lock.
-
-        Raises:
-            LostLeaseError: the lease is lost.
-            JobCancelled: the job was cancelled.
-        """
-        told = json.dumps(progress, ensure_ascii=False)
-        if self._running.handler.is_async:
-            return self._tell_off_loop(told)
-        return self._tell(told)
-
-    async def _tell_off_loop(self, progress: str) -> None:
-        await on_own_thread(partial(self._tell, progress))
-
-    def _tell(self, progress: str) -> None:
+    def _report(self, progress: JsonValue) -> None:
         try:
-            is_held = self._beat(self._running, progress)
-        except (Unavailable, Ambiguous):  # telling progress is worth no attempt; the worker's own beats go on
+            is_held = self._execution.report_progress(self._running, json.dumps(progress, ensure_ascii=False))
+        except (Unavailable, Ambiguous):
             is_held = True
         if not is_held:
             self._running.lose(is_certain=True)
         self.raise_if_stopped()
 
-    def progress(self, value: JsonValue) -> Any:
-        """Say how far the work is, as ``heartbeat(progress=…)`` does; awaited in ``async def`` handlers."""
-        return self.heartbeat(value)
+    def _until(self) -> datetime | None:
+        clock = self._execution.clock
+        left = self._running.seconds_left(clock.monotonic())
+        return None if left is None else clock.now() + timedelta(seconds=left)
 
-    @property
-    def deadline(self) -> datetime | None:
-        """Return when the handler must have ended, None when it may take as long as it likes."""
-        limit, begun_at = self._running.handler.max_seconds, self._running.begun_at
-        if limit is None or begun_at is None:
-            return None
-        return self._clock.now() + timedelta(seconds=begun_at + limit - self._clock.monotonic())
 
-    @property
-    def transaction(self) -> Any:
-        """Return a connection whose transaction commits together with the job's completion, opened on first use.
-
-        In ``async def`` handlers its methods are awaited.
-        """
-        if not self._running.handler.is_async:
-            return self._open(self._running).connection
-        if self._proxy is None:
-            self._proxy = AsyncTransaction(self._open(self._running))
-        return self._proxy
+_set_running = JobContext.__dict__["_running"].__set__  # past the guard of what is frozen
+_set_execution = JobContext.__dict__["_execution"].__set__
+_FIELDS: Mapping[str, Callable[[JobContext], Any]] = {
+    "correlation_id": lambda own: own._running.job.correlation_id,
+    "attempt": lambda own: own._running.job.attempt,
+    "fencing_token": lambda own: own._running.job.attempt,
+    "lease_lost": lambda own: own._running.lost_event,
+    "deadline": JobContext._until,
+    "_beat": lambda own: own._report,
+    "_is_async": lambda own: own._running.handler.is_async,
+    "_transaction": lambda own: lent_to(own._execution.open(own._running), is_async=own._is_async),
+}

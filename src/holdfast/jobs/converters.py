@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import enum
 import inspect
+import json
 import sys
 import types
 import typing
@@ -21,6 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from ..core.errors import ConfigurationError
+from .round_trip import difference
 
 Kinds = frozenset[type]
 SCALARS: Kinds = frozenset({str, int, float, bool, type(None)})
@@ -33,16 +35,20 @@ _SUPPORTED = (
 
 
 class Misfit(Exception):  # noqa: N818 - never leaves this package: the codec turns it into a PayloadError
-    """A value does not fit its annotation: where inside the argument, and why."""
+    """A value does not fit its annotation: where inside the argument, and why.
 
-    def __init__(self, fact: str, where: str = "") -> None:
+    ``is_by_name`` means that a field is missing or unknown: another version of the code has it otherwise.
+    """
+
+    def __init__(self, fact: str, where: str = "", *, is_by_name: bool = False) -> None:
         super().__init__(fact, where)
         self.fact = fact
         self.where = where
+        self.is_by_name = is_by_name
 
     def inside(self, step: str) -> Misfit:
         """Return the same fact as seen from the value around it."""
-        return Misfit(self.fact, step + self.where)
+        return Misfit(self.fact, step + self.where, is_by_name=self.is_by_name)
 
 
 class Converter(abc.ABC):
@@ -226,19 +232,19 @@ class _Literal(Converter):
 
     def __init__(self, values: Sequence[object]) -> None:
         self._pairs = [(value, _literal_json(value)) for value in values]
-        super().__init__(f"one of {', '.join(map(repr, values))}", frozenset(type(json) for _, json in self._pairs))
-        if len({(type(json), json) for _, json in self._pairs}) < len({(type(value), value) for value in values}):
+        super().__init__(f"one of {', '.join(map(repr, values))}", frozenset(type(kept) for _, kept in self._pairs))
+        if len({(type(kept), kept) for _, kept in self._pairs}) < len({(type(value), value) for value in values}):
             raise _UnsupportedError(f"{self.label} (two of them look the same in JSON)")
 
     def write(self, value: Any) -> object:
-        for known, json in self._pairs:
+        for known, kept in self._pairs:
             if type(value) is type(known) and value == known:
-                return json
+                return kept
         raise self._not_one(value)
 
     def read(self, value: Any) -> object:
-        for known, json in self._pairs:
-            if type(value) is type(json) and value == json:
+        for known, kept in self._pairs:
+            if type(value) is type(kept) and value == kept:
                 return known
         raise self._not_one(value)
 
@@ -251,10 +257,10 @@ def _is_literal(hint: object) -> bool:
 
 
 def _literal_json(value: object) -> object:
-    json = _Enum(type(value)).write(value) if isinstance(value, enum.Enum) else value
-    if type(json) not in SCALARS:
+    kept = _Enum(type(value)).write(value) if isinstance(value, enum.Enum) else value
+    if type(kept) not in SCALARS:
         raise _UnsupportedError(f"Literal[{value!r}]")
-    return json
+    return kept
 
 
 class _Array(Converter):
@@ -356,19 +362,30 @@ class _Dataclass(Converter):
         self._fields = {item.name: maker.converter(hints[item.name]) for item in known}
         missing = dataclasses.MISSING
         self._required = {i.name for i in known if i.default is missing and i.default_factory is missing}
+        self._is_changed = hasattr(kind, "__post_init__")
 
     def write(self, value: Any) -> object:
         if type(value) is not self._kind:
             raise self.misfit(value)
-        return {name: _at(f".{name}", field.write, getattr(value, name)) for name, field in self._fields.items()}
+        written = {name: _at(f".{name}", field.write, getattr(value, name)) for name, field in self._fields.items()}
+        if self._is_changed:
+            self._require_same(value, self.read(written))
+        return written
+
+    def _require_same(self, value: Any, back: Any) -> None:
+        """Refuse what its own ``__post_init__`` makes something else of when it is made again."""
+        for name in self._fields:
+            where = difference(getattr(value, name), getattr(back, name))
+            if where is not None:
+                raise Misfit(_loss(f"{self.label}.{name}{where}"))
 
     def read(self, value: Any) -> object:
         if type(value) is not dict:
             raise self.misfit(value)
         if unknown := value.keys() - self._fields.keys():
-            raise Misfit(f"{self.label} has no field {_listed(unknown)}")
+            raise Misfit(f"{self.label} has no field {_listed(unknown)}", is_by_name=True)
         if missing := self._required - value.keys():
-            raise Misfit(f"{self.label} needs {_listed(missing)}")
+            raise Misfit(f"{self.label} needs {_listed(missing)}", is_by_name=True)
         fields = {name: _at(f".{name}", self._fields[name].read, item) for name, item in value.items()}
         try:
             return self._kind(**fields)
@@ -377,7 +394,11 @@ class _Dataclass(Converter):
 
 
 class _Model(Converter):
-    """A Pydantic model, which knows best how to write and read itself. Pydantic is not imported here."""
+    """A Pydantic model, which knows best how to write and read itself. Pydantic is not imported here.
+
+    Each value is read back when it is written: what a model hides, leaves out or does not take again is refused then,
+    not when the job runs.
+    """
 
     def __init__(self, kind: Any) -> None:
         is_root = getattr(kind, "__pydantic_root_model__", False)
@@ -387,18 +408,36 @@ class _Model(Converter):
     def write(self, value: Any) -> object:
         if type(value) is not self._kind:
             raise self.misfit(value)
+        facts = []
+        for by_alias in (True, False):  # a model may write its fields under other names than it reads them
+            dumped = self._dumped(value, by_alias)
+            try:
+                where = difference(value, self.read(dumped))
+            except Misfit as misfit:
+                facts.append(f"{self.label} would not be taken back from JSON: {misfit.fact}")
+                continue
+            if where is None:
+                return dumped
+            facts.append(_loss(f"{self.label}{where}"))
+        raise Misfit(facts[0])
+
+    def _dumped(self, value: Any, by_alias: bool) -> object:
         try:
-            dumped: object = value.model_dump(mode="json", by_alias=True)
+            dumped: object = value.model_dump(mode="json", by_alias=by_alias, round_trip=True, warnings=False)
         except ValueError as error:
             raise Misfit(f"{self.label} cannot be written as JSON: {error}") from error
         return dumped
 
     def read(self, value: Any) -> object:
         try:
-            model: object = self._kind.model_validate(value)
+            model: object = self._kind.model_validate_json(json.dumps(value))  # strict models take texts from JSON only
         except (TypeError, ValueError) as error:
-            raise Misfit(f"{self.label} does not take it: {_said(error)}") from error
+            raise Misfit(f"{self.label} does not take it: {_said(error)}", is_by_name=_is_by_name(error)) from error
         return model
+
+
+def _loss(what: str) -> str:
+    return f"{what} would not come back from JSON as it is; use a type that does, or pass where it can be found"
 
 
 def _said(error: Exception) -> str:
@@ -407,6 +446,12 @@ def _said(error: Exception) -> str:
     if problems is None:
         return str(error)
     return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems())
+
+
+def _is_by_name(error: Exception) -> bool:
+    """Return whether all that a Pydantic model refuses is missing or unknown fields."""
+    problems: list[Any] = getattr(error, "errors", list)()
+    return bool(problems) and all(problem["type"] in ("missing", "extra_forbidden") for problem in problems)
 
 
 class _Either(Converter):

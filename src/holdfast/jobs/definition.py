@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError, PayloadError
 from ..core.handler_forms import is_async
+from ..core.keywords import require_known, takes
 from .correlation import current_correlation_id
 from .model import Enqueued, NewJob
 from .payload import MAX_PAYLOAD_BYTES, PayloadCodec
@@ -32,6 +33,11 @@ from .settings import (
     own_topic,
 )
 from .stores.base import SqlJobStore
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .options import EnqueueOptions
 
 __all__ = ["BoundJob", "JobDefinition", "JobSettings", "limits_of"]
 
@@ -85,6 +91,11 @@ class JobDefinition:
         """Return how long an attempt may run, None for as long as it takes."""
         return self.settings.max_seconds
 
+    @property
+    def is_transactional(self) -> bool:
+        """Return whether it has no effects but those in ``context.transaction``."""
+        return self.settings.transactional
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the handler here and now, as a test does."""
         return self.function(*args, **kwargs)
@@ -108,7 +119,10 @@ class JobDefinition:
         return BoundJob(self).enqueue(connection=connection, **arguments)
 
     def enqueue_many(self, arguments: Iterable[Arguments], *, connection: Any = None) -> int:
-        """Add a job for each set of arguments, all or none; return how many. Raises as ``enqueue`` does."""
+        """Add a job for each set of arguments, all or none; return how many. Raises as ``enqueue`` does.
+
+        Arguments from an iterator can be drawn once only: then what another transaction broke off is not tried again.
+        """
         return BoundJob(self).enqueue_many(arguments, connection=connection)
 
     async def enqueue_async(self, /, *, connection: Any = None, **arguments: object) -> Enqueued:
@@ -120,6 +134,33 @@ class JobDefinition:
         return await BoundJob(self).enqueue_many_async(arguments, connection=connection)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnqueueSettings:
+    """What may be chosen for the jobs of one enqueue; None leaves it as it was, except of ``max_attempts``."""
+
+    run_at: datetime | None = None
+    delay_seconds: float | None = None
+    priority: int | None = None
+    unique_key: str | None = None
+    unique_seconds: float | None = None
+    key: str | None = None
+    correlation_id: str | None = None
+    instance_id: str | None = None
+    tags: Sequence[str] | None = None
+    max_attempts: int | EllipsisType | None = ...
+
+
+_CHECKS: dict[str, tuple[str, Callable[[object], object]]] = {
+    "priority": ("priority", checked_priority),
+    "unique_key": ("unique_key", functools.partial(checked_key, "unique_key")),
+    "unique_seconds": ("unique_seconds", functools.partial(checked_seconds, "unique_seconds")),
+    "key": ("limit_key", functools.partial(checked_key, "key")),
+    "correlation_id": ("correlation_id", functools.partial(checked_key, "correlation_id")),
+    "instance_id": ("instance_id", functools.partial(checked_key, "instance_id")),
+    "tags": ("tags", checked_tags),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class BoundJob:
     """A job with options. It never changes: ``options`` returns another one."""
@@ -129,20 +170,8 @@ class BoundJob:
     delay_seconds: float | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
-    def options(
-        self,
-        *,
-        run_at: datetime | None = None,
-        delay_seconds: float | None = None,
-        priority: int | None = None,
-        unique_key: str | None = None,
-        unique_seconds: float | None = None,
-        key: str | None = None,
-        correlation_id: str | None = None,
-        instance_id: str | None = None,
-        tags: Sequence[str] | None = None,
-        max_attempts: int | EllipsisType | None = ...,
-    ) -> BoundJob:
+    @takes(EnqueueSettings)
+    def options(self, **options: Unpack[EnqueueOptions]) -> BoundJob:
         """Return the job with these options for what is enqueued through it, on top of those it has.
 
         Args:
@@ -160,21 +189,15 @@ class BoundJob:
         Raises:
             ConfigurationError: an option cannot be used.
         """
+        require_known("options", options, EnqueueSettings)
         columns = dict(self.columns)
-        for column, given, check in (
-            ("priority", priority, checked_priority),
-            ("unique_key", unique_key, functools.partial(checked_key, "unique_key")),
-            ("unique_seconds", unique_seconds, functools.partial(checked_seconds, "unique_seconds")),
-            ("limit_key", key, functools.partial(checked_key, "key")),
-            ("correlation_id", correlation_id, functools.partial(checked_key, "correlation_id")),
-            ("instance_id", instance_id, functools.partial(checked_key, "instance_id")),
-            ("tags", tags, checked_tags),
-        ):
+        for name, (column, check) in _CHECKS.items():
+            given = options.get(name)
             if given is not None:
                 columns[column] = check(given)
-        if max_attempts is not ...:
-            columns["max_attempts"] = checked_max_attempts(max_attempts)
-        return self._later(run_at, delay_seconds, columns)
+        if (most := options.get("max_attempts", ...)) is not ...:
+            columns["max_attempts"] = checked_max_attempts(most)
+        return self._later(options.get("run_at"), options.get("delay_seconds"), columns)
 
     def _later(self, run_at: datetime | None, delay_seconds: float | None, columns: Mapping[str, Any]) -> BoundJob:
         if run_at is not None and delay_seconds is not None:
@@ -202,7 +225,7 @@ class BoundJob:
         joined = _joined(connection, store)
         shared = self._shared(self._run_at(store, joined))
         if "unique_key" not in shared and joined is None:
-            return store.enqueue_batch(NewJob(payload="", **shared), self._payloads(arguments))
+            return store.enqueue_batch(NewJob(payload="", **shared), self._payloads_of(arguments))
         payloads = list(self._payloads(arguments))  # all of them first: an error must not spoil a transaction
         if "unique_key" not in shared:
             return store.enqueue_batch(NewJob(payload="", **shared), payloads, joined)
@@ -229,12 +252,18 @@ class BoundJob:
         """
         return NewJob(payload=self.definition.codec.encode(arguments), **self._shared(run_at))
 
+    def _payloads_of(self, arguments: Iterable[Arguments]) -> Iterable[str]:
+        """Return the payloads, to be drawn again where the arguments can be."""
+        if isinstance(arguments, Iterator):
+            return self._payloads(arguments)
+        return _Drawn(functools.partial(self._payloads, arguments))
+
     def _payloads(self, arguments: Iterable[Arguments]) -> Iterator[str]:
         """Yield a payload for each set of arguments; an error tells the number of the set."""
         encode = self.definition.codec.encode
         number = 0
         try:
-            for number, given in enumerate(arguments):  # noqa: B007 - told in the error
+            for number, given in enumerate(arguments):  # noqa: B007 - named in the error
                 yield encode(_checked_mapping(given))
         except PayloadError as error:
             raise PayloadError(f"Arguments [{number}] of many, none of which was enqueued: {error}") from error
@@ -263,6 +292,16 @@ class BoundJob:
         if self.delay_seconds is None:
             return self.run_at
         return store.now(connection) + timedelta(seconds=self.delay_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Payloads that are made anew each time they are drawn."""
+
+    make: Callable[[], Iterator[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return self.make()
 
 
 def _checked_mapping(arguments: Arguments) -> Arguments:

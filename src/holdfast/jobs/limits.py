@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from .model import TopicLimits
 
+_LATE_SECONDS = 0.05
+_MOST_LATE = 0.99
+
 
 @dataclass(slots=True)
 class Bucket:
@@ -24,16 +27,27 @@ class Bucket:
 
     @classmethod
     def refilled(cls, count: int, seconds: float, tokens: float, age_seconds: float) -> Bucket:
-        """Return a bucket that held ``tokens`` some time ago; time that went backwards refills nothing."""
-        return cls(count, seconds, min(float(count), tokens + max(0.0, age_seconds) * count / seconds))
+        """Return a bucket that held ``tokens`` some time ago; time that went backwards refills nothing.
+
+        Nobody looks at the very moment at which it is full. What came in a moment after that, less than one token, is
+        not lost, or a rate such as one in a tenth of a second would be a third less.
+        """
+        most = count + min(_MOST_LATE, _LATE_SECONDS * count / seconds)
+        return cls(count, seconds, min(most, tokens + max(0.0, age_seconds) * count / seconds))
+
+    @property
+    def seconds_to_next(self) -> float:
+        """Return how long until there is a token; 0 when there is one."""
+        return max(0.0, (1.0 - self.tokens) * self.seconds / self.count)
 
 
 @dataclass(slots=True)
 class Room:
-    """What a topic has room for. Draw from it as jobs are picked."""
+    """What a topic has room for, beside what is kept for suspects. Draw from it as jobs are picked."""
 
     limits: TopicLimits
     running: Mapping[str | None, int]
+    reserved: Mapping[str | None, int] = field(default_factory=dict)
     buckets: dict[str, Bucket] = field(default_factory=dict)
     drawn: set[str] = field(default_factory=set)  # the buckets that hold less than was read
 
@@ -43,19 +57,31 @@ class Room:
 
     def free(self, capacity: int) -> int:
         """Return how many jobs of the topic may start, at most ``capacity``."""
+        reserved = sum(self.reserved.values())
         if self.limits.max_running is not None:
-            capacity = min(capacity, self.limits.max_running - sum(self.running.values()))
+            capacity = min(capacity, self.limits.max_running - sum(self.running.values()) - reserved)
         if self.limits.rate_count is not None:
-            capacity = min(capacity, math.floor(self._bucket("").tokens))
+            capacity = min(capacity, math.floor(self._bucket("").tokens) - reserved)
         return max(0, capacity)
 
     def free_of_key(self, key: str, capacity: int) -> int:
         """Return how many jobs of a key may start, at most ``capacity``."""
+        reserved = self.reserved.get(key, 0)
         if self.limits.max_running_per_key is not None:
-            capacity = min(capacity, self.limits.max_running_per_key - self.running.get(key, 0))
+            capacity = min(capacity, self.limits.max_running_per_key - self.running.get(key, 0) - reserved)
         if self.limits.rate_count_per_key is not None and key:
-            capacity = min(capacity, math.floor(self._bucket(key).tokens))
+            capacity = min(capacity, math.floor(self._bucket(key).tokens) - reserved)
         return max(0, capacity)
+
+    @property
+    def opens_in_seconds(self) -> float | None:
+        """Return how long until a rate lets another job start; None when no bucket that was read is empty.
+
+        Where it is the number of running jobs that keeps others waiting, the end of one is news.
+        """
+        if self.limits.rate_count is not None and self._bucket("").tokens < 1.0:
+            return self._bucket("").seconds_to_next
+        return min((each.seconds_to_next for each in self.buckets.values() if each.tokens < 1.0), default=None)
 
     def draw(self, key: str | None) -> None:
         """Note that a job starts."""

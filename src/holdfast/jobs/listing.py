@@ -28,10 +28,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection, Dialect, Engine
 
+from ..core.key_text import is_plain
 from ..records.database import reading, translated
+from ..records.failure_text import words_contain, words_of
 from ..records.paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
 from ..records.times import UtcMoment, database_time
-from .model import JobId, JobStatus, item_id
+from .model import LARGEST_ID, JobId, JobStatus, item_id
 
 _KIND = "jobs"
 _ITEM_PREFIX = "job-"
@@ -76,7 +78,7 @@ _columns = jobs_table.c
 class ListedJob:
     """A job in the queue, every column of it, its times aware and in UTC. ``payload`` is JSON.
 
-    ``running_seconds`` is how long a running job has been held by its worker; ``is_tested`` tells that it is a suspect
+    ``running_seconds`` is how long a running job has been held by its worker; ``is_tested`` means that it is a suspect
     under test: if its worker is lost now, that counts as its failure.
     """
 
@@ -148,6 +150,8 @@ def find(
         ConfigurationError: the limit or the token is wrong, or the tables are missing.
         DbConnectionError: the database does not answer.
     """
+    if not all(map(is_plain, filter(None, (wanted.topic, wanted.tag, wanted.correlation_id, wanted.error)))):
+        return Page([], None)  # no row can hold that
     query = _select(engine.dialect).where(*_conditions(engine.dialect, wanted)).order_by(_columns.id.desc())
     if after is not None:
         query = query.where(_columns.id < position_in(_KIND, after, [int])[0])
@@ -175,7 +179,7 @@ def job_id_of(item: str | None) -> JobId | None:
     """Return the id of the job that is named so in history and dead letters; None when it is no job's name."""
     digits = (item or "").removeprefix(_ITEM_PREFIX)
     is_name = digits.isascii() and digits.isdigit() and item == f"{_ITEM_PREFIX}{int(digits)}"
-    return JobId(int(digits)) if is_name else None
+    return JobId(int(digits)) if is_name and int(digits) <= LARGEST_ID else None
 
 
 def _conditions(dialect: Dialect, wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
@@ -188,7 +192,7 @@ def _conditions(dialect: Dialect, wanted: JobFilter) -> Iterator[ColumnElement[b
     if wanted.correlation_id is not None:
         yield _belongs_to(wanted.correlation_id)
     if wanted.error is not None:
-        yield _columns.last_error.icontains(wanted.error, autoescape=True)
+        yield words_contain(_columns.last_error, wanted.error)
     if wanted.since is not None:
         yield _columns.created_at >= wanted.since
     if wanted.until is not None:
@@ -221,6 +225,7 @@ def _listed(row: Row[Any]) -> ListedJob:
     held = max(0.0, (read_at - values["started_at"]).total_seconds()) if is_running and values["started_at"] else None
     values["running_seconds"] = held
     values["status"] = JobStatus(values["status"])
+    values["last_error"] = None if values["last_error"] is None else words_of(values["last_error"])
     values["tags"] = json.loads(values["tags"]) if values["tags"] else []
     values["correlation_id"] = values["correlation_id"] or item_id(values["id"])
     return ListedJob(**values)

@@ -11,6 +11,15 @@ from typing import Any, NamedTuple, NewType, Protocol
 JobId = NewType("JobId", int)
 WorkerId = NewType("WorkerId", str)
 Attempt = NewType("Attempt", int)
+LARGEST_ID = 2**63 - 1
+MOST_MISFITS = 120
+"""How often a job waits for a worker whose handler takes its arguments before it is a dead letter."""
+MISFIT_SECONDS = 30.0
+"""How long it waits each time; all in all an hour, more than a rolling deploy takes."""
+MOST_UNDONE = 10
+"""How often in a row an attempt that the database undid comes again uncharged before it counts as a failure."""
+UNDONE_SECONDS = 1.0
+"""How long it waits each time: nothing is put back while the database takes no writes."""
 Wanted = Mapping[str, Sequence[str]]  # the operations that a worker can run, by topic; earlier topics come first
 
 
@@ -52,8 +61,9 @@ class ClaimedJob(NamedTuple):
     tags: str | None
     run_at: datetime | None
     created_at: datetime
-    ready_at: datetime | None = None  # what jobs of one priority are ordered by; not told to remote workers
-    losses: int = 0  # workers that were lost with it and are not charged to it; not told to remote workers
+    ready_at: datetime | None = None  # what jobs of one priority are ordered by; not sent to remote workers
+    losses: int = 0  # workers that were lost with it and are not charged to it; not sent to remote workers
+    undone: int = 0  # attempts in a row that the database undid, uncharged; not sent to remote workers
 
     @property
     def claim(self) -> Claim:
@@ -107,10 +117,20 @@ class Enqueued:
 
 
 class Due(NamedTuple):
-    """What is to come: in how many seconds the next scheduled job is due, and whether a suspect waits for its test."""
+    """What is to come: in how many seconds the next job or suspect is due, and whether a suspect waits for its test."""
 
     seconds: float | None = None
     has_suspects: bool = False
+
+
+class WaitingSuspect(NamedTuple):
+    """A job that waits to be tested, because a worker was lost that held it."""
+
+    id: JobId
+    topic: str
+    operation: str
+    limit_key: str | None = None
+    is_limited: bool = False
 
 
 class Suspect(NamedTuple):
@@ -140,11 +160,34 @@ class Failure(NamedTuple):
 
 
 class PutBack(NamedTuple):
-    """A report: the job is to be run later or by someone else, and this was not a failure."""
+    """A report: the job is to be run later or by someone else, and this was not a failure.
+
+    ``is_unbegun`` means that its handler was surely not called, although its begin may have been recorded.
+    ``is_misfit`` means that its payload is for another version of the handler: that happens ``MOST_MISFITS`` times.
+    ``is_undone`` means that the database undid all that its handler wrote.
+    """
 
     claim: Claim
     seconds: float = 0.0
     reason: str | None = None
+    is_unbegun: bool = False
+    is_misfit: bool = False
+    is_undone: bool = False
+
+
+def failure_of(report: PutBack) -> Failure:
+    """Return what is reported instead of a job that may run once and has begun [ONCE-1], or that never fitted."""
+    if report.is_misfit:
+        waited = f"It waited for a worker of that version {MOST_MISFITS} times."
+        return Failure(report.claim, 0, f"{report.reason} {waited}" if report.reason else waited, is_final=True)
+    return Failure(report.claim, 0, report.reason or "it was given back after it had begun")
+
+
+def put_back_undone(job: ClaimedJob, reason: str) -> PutBack | None:
+    """Return the report for an attempt that the database undid; None when that happened too often and counts now."""
+    if job.undone >= MOST_UNDONE:
+        return None
+    return PutBack(job.claim, UNDONE_SECONDS, reason, is_undone=True)
 
 
 class Stopped(NamedTuple):
@@ -196,25 +239,37 @@ class TopicLimits:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that was declared, limited or paused."""
+    """A topic that was declared, limited or paused; ``limited_by`` is the application whose limits it has."""
 
     name: str
     is_paused: bool
     limits: TopicLimits
+    limited_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a periodic job has come, and whose it is; nobody's from before there were applications."""
+
+    last_slot: datetime
+    application: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
     """How many jobs of a topic are in each status.
 
-    ``without_worker`` counts, by operation, the ready ones that no live worker has announced that it can run. Workers
-    announce themselves when they start and then every half minute.
+    ``without_worker`` counts, by operation, the ready ones that no live worker has announced that it can run, and those
+    that wait because they fitted no worker that tried. Workers announce themselves when they start and then every half
+    minute. ``succeeded`` counts what the history has, up to
+    100,000; None where nobody counted, or the history is elsewhere.
     """
 
     topic: str
     jobs: dict[JobStatus, int] = field(default_factory=dict)
     oldest_ready_seconds: float | None = None
     without_worker: dict[str, int] = field(default_factory=dict)
+    succeeded: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from ..core.error_groups import leaves_of
+from ..core.errors import LostLeaseError, TransactionEndedError
+from .settings import checked_pause
+
 
 class Retry(Exception):  # noqa: N818 - a wish, not a mistake
     """Raise it to fail this attempt and choose the pause before the next one. It counts as a failure."""
 
     def __init__(self, reason: str = "the handler asked for a retry", *, in_seconds: float | None = None) -> None:
         super().__init__(reason)
-        self.in_seconds = None if in_seconds is None else max(0.0, in_seconds)
+        self.in_seconds = None if in_seconds is None else checked_pause("in_seconds", in_seconds)
 
 
 class Snooze(Exception):  # noqa: N818 - a wish, not a mistake
@@ -16,7 +20,7 @@ class Snooze(Exception):  # noqa: N818 - a wish, not a mistake
 
     def __init__(self, reason: str = "snoozed", *, in_seconds: float) -> None:
         super().__init__(reason)
-        self.in_seconds = max(0.0, in_seconds)
+        self.in_seconds = checked_pause("in_seconds", in_seconds)
 
 
 class Discard(Exception):  # noqa: N818 - a wish, not a mistake
@@ -25,3 +29,22 @@ class Discard(Exception):  # noqa: N818 - a wish, not a mistake
 
 class JobCancelled(Exception):  # noqa: N818 - a wish, not a mistake
     """Raised by ``context.raise_if_stopped()`` in a job that was cancelled: let it through."""
+
+
+_DECIDING = (TransactionEndedError, LostLeaseError, JobCancelled, Discard, Retry)  # the first of them that is there
+
+
+def decisive(error: BaseException) -> BaseException:
+    """Return what decides how a job ends: of a group, such as that of a ``TaskGroup``, the wish of one of its tasks.
+
+    A snooze counts if nothing else has failed, and of several the longest. Where no task had a wish, it is the group.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = leaves_of(error)
+    for kind in _DECIDING:
+        found = next((leaf for leaf in leaves if isinstance(leaf, kind)), None)
+        if found is not None:
+            return found
+    snoozes = [leaf for leaf in leaves if isinstance(leaf, Snooze)]
+    return max(snoozes, key=lambda snooze: snooze.in_seconds) if len(snoozes) == len(leaves) else error

@@ -15,10 +15,18 @@ from typing import Any, NoReturn
 
 from ..core.errors import ConfigurationError, PayloadError
 from ..core.handler_forms import is_generator
+from ..core.strict_json import strictly_loaded
 from .converters import Converter, Misfit, converter_of
 
 CONTEXT = "context"
 MAX_PAYLOAD_BYTES = 1024 * 1024
+
+
+class OtherVersionError(PayloadError):
+    """A stored payload has other names than its handler takes: another version of the code enqueued it.
+
+    A worker of that version can run it, so it is worth waiting for one.
+    """
 
 
 class PayloadCodec:
@@ -80,7 +88,8 @@ class PayloadCodec:
         """Return the arguments that were encoded, of the annotated types. Those that were left out are left out.
 
         Raises:
-            PayloadError: it is not JSON, or was written for another version of the handler.
+            OtherVersionError: it was written for another version of the handler.
+            PayloadError: it is not JSON, or a value does not fit.
         """
         stored = self._loaded(payload)
         given = stored.keys()
@@ -91,6 +100,17 @@ class PayloadCodec:
             if type(value) not in exact[name]:
                 stored[name] = self._read(name, value)
         return stored
+
+    def require_exact(self, payload: str) -> None:
+        """Refuse a payload from elsewhere that reads well but that no enqueue here would have written.
+
+        Raises:
+            PayloadError: it does not fit, or holds a value of another kind than is kept, such as "yes" for true.
+        """
+        given, written = self._loaded(payload), self._loaded(self.encode(self.decode(payload)))
+        where = _other_kind(given, written, "")
+        if where is not None:
+            raise self._refusal(f"cannot take '{where[1:]}' as it is written: its JSON value is of another type")
 
     def _written(self, name: str, value: object) -> object:
         if type(value) in self._exact[name]:
@@ -106,9 +126,9 @@ class PayloadCodec:
         try:
             return self._converters[name].read(value)
         except Misfit as misfit:
-            raise self._refusal(
-                f"cannot read a stored payload: argument '{name}{misfit.where}': {misfit.fact}"
-            ) from misfit
+            fact = f"cannot read a stored payload: argument '{name}{misfit.where}': {misfit.fact}"
+            refusal = self._refusal(fact)
+            raise (OtherVersionError(str(refusal)) if misfit.is_by_name else refusal) from misfit
         except RecursionError:
             raise self._refusal(f"cannot read a stored payload: argument '{name}' is nested too deeply") from None
 
@@ -122,7 +142,7 @@ class PayloadCodec:
 
     def _loaded(self, payload: str) -> dict[str, object]:
         try:
-            stored = _load(payload)
+            stored = strictly_loaded(payload)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._refusal(f"cannot read a stored payload, which is not JSON: {error}") from error
         if type(stored) is not dict:
@@ -149,21 +169,33 @@ class PayloadCodec:
     def _refuse_stored(self, given: Iterable[str]) -> NoReturn:
         unknown, missing = set(given) - self._names, self._required - set(given)
         fact = f"holds {_listed(unknown)}, which it does not take" if unknown else f"lacks {_listed(missing)}"
-        raise self._refusal(
+        refusal = self._refusal(
             f"cannot read a stored payload that {fact}: another version enqueued it. Give new parameters a default, "
             "and remove old ones when no such job is left"
         )
+        raise OtherVersionError(str(refusal))
 
     def _refusal(self, fact: str) -> PayloadError:
         return PayloadError(f"Job '{self.name}' {fact}. Its signature is {self.signature}.")
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_load = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def _other_kind(given: object, written: object, where: str) -> str | None:
+    """Return where two JSON values first differ in kind; what one of them leaves out is not compared."""
+    if isinstance(given, dict) and isinstance(written, dict):
+        pairs = [(f"{where}.{name}", given[name], written[name]) for name in given.keys() & written.keys()]
+    elif isinstance(given, list) and isinstance(written, list):
+        pairs = [(f"{where}[{place}]", *both) for place, both in enumerate(zip(given, written, strict=False))]
+    else:
+        return None if _kind(given) is _kind(written) else where
+    found = (_other_kind(one, other, place) for place, one, other in pairs)
+    return next((place for place in found if place is not None), None)
+
+
+def _kind(value: object) -> type:
+    return float if type(value) is int else type(value)
 
 
 def _why(error: Exception) -> str:

@@ -8,7 +8,10 @@ enqueued once whoever tries, and a crash in between gives it back [PERIODIC-1].
 - Slots missed while no worker was there collapse into one run, for the newest of them. A periodic job keeps its place
   by its name: after a change of its expression, and after a long absence, what was missed under that name runs once. A
   new name starts afresh.
-- The time is the database's, so that workers whose clocks differ agree on what is due.
+- The time is the database's, so that workers whose clocks differ agree on what is due. A slot that lies far ahead of
+  it was taken by a clock that was wrong; it is taken back, and what was due meanwhile runs.
+- Names belong to an application: another one that has a periodic job of the same name has slots of its own. Where
+  workers of a release that knew no applications have been, the first application that declares the name goes on there.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ..core.clock import Clock, SystemClock
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, Unavailable
+from ..core.moments_ahead import MomentsAhead
+from ..core.names import shortened
 from ..core.schedule import Schedule
 from .definition import BoundJob, JobDefinition
-from .model import NewJob
+from .model import NewJob, Place
 from .settings import checked_topic
 from .stores.base import SqlJobStore
 
 _LONGEST_WAIT_SECONDS = 60.0
+_LONGEST_PLACE = 200
+_TRIES_FOR_A_PLACE = 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Periodic:
     """A job and when it is to run. Its ``run_at`` is the slot it stands for.
 
     Args:
-        name: what its place is remembered by; one of a kind in the database.
+        name: what its place is remembered by; one of a kind in the application.
         cron: the expression.
         timezone: the zone its hours and days are of.
         job: what to enqueue; with ``options``, when it needs some. A unique key there skips slots while a run goes on.
@@ -95,7 +102,9 @@ class PeriodicEnqueuer:
         self._store = store
         self._periodics = {periodic.name: periodic for periodic in periodics}
         self._clock = clock or SystemClock()
+        self._rows: dict[str, str] = {}
         self._last_slots: dict[str, datetime] = {}
+        self._ahead = MomentsAhead(self._clock)
         self._ask_at = self._clock.monotonic()
         if len(self._periodics) < len(periodics):
             names = [periodic.name for periodic in periodics]
@@ -114,31 +123,68 @@ class PeriodicEnqueuer:
         if asked_at < self._ask_at:
             return self._ask_at - asked_at
         now = self._store.now()
-        if not self._last_slots:
-            self._last_slots = self._begin(now)
+        if not self._rows:
+            self._begin(now)
         for periodic in self._periodics.values():
+            self._look_back(periodic, now)
             self._enqueue_due(periodic, now)
         next_slot = min(periodic.next_after(now) for periodic in self._periodics.values())
         seconds = min((next_slot - now).total_seconds(), _LONGEST_WAIT_SECONDS)
         self._ask_at = asked_at + seconds
         return seconds
 
-    def _begin(self, now: datetime) -> dict[str, datetime]:
-        """Return how far each has come, after noting those that nobody has seen before."""
-        last_slots = self._store.last_slots()
-        unseen = self._periodics.keys() - last_slots.keys()
-        if unseen:
+    def _begin(self, now: datetime) -> None:
+        """Find the place of each, after noting those that nobody has seen before.
+
+        Another application may be faster to take a name, so it is looked again.
+        """
+        for _ in range(_TRIES_FOR_A_PLACE):
+            places, owner = self._store.places(), self._store.application
+            rows = {name: row_of(name, owner, places) for name in self._periodics}
+            unseen = {row for row in rows.values() if row not in places or _is_nobodys(places[row], owner)}
+            if not unseen:
+                self._last_slots = {name: places[row].last_slot for name, row in rows.items()}
+                self._rows = rows
+                return
             with self._store.transaction() as connection:
-                for name in sorted(unseen):
-                    self._store.start_periodic(connection, name, now)
-            last_slots = self._store.last_slots()
-        return {name: last_slots[name] for name in self._periodics}
+                for row in sorted(unseen):
+                    self._store.start_periodic(connection, row, now)
+        raise Unavailable("The places of periodic jobs changed hands again and again. It is tried again.")
 
     def _enqueue_due(self, periodic: Periodic, now: datetime) -> None:
         slot = periodic.latest_slot(self._last_slots[periodic.name], now)
         if slot is None:
             return
+        row = self._rows[periodic.name]
         with self._store.transaction() as connection:
-            if self._store.take_slot(connection, periodic.name, slot):  # [PERIODIC-1]
+            is_ours = self._store.take_slot(connection, row, slot)  # [PERIODIC-1]
+            if is_ours:
                 self._store.enqueue(periodic.job_at(slot), connection)
-        self._last_slots[periodic.name] = slot
+        self._last_slots[periodic.name] = slot if is_ours else self._store.places()[row].last_slot
+
+    def _look_back(self, periodic: Periodic, now: datetime) -> None:
+        """Take back a slot that a clock took which was wrong. What was due meanwhile is due again, as one run."""
+        name, last = periodic.name, self._last_slots[periodic.name]
+        title = f"periodic job '{name}'"
+        if not self._ahead.is_wrong(title, last, now, what="its last slot", remedy="the slot is taken back"):
+            return
+        back = self._ahead.newest_sound(title, now)
+        with self._store.transaction() as connection:
+            self._store.take_slot_back(connection, self._rows[name], last, back, periodic.job_at(last))
+        self._last_slots[name] = self._store.places()[self._rows[name]].last_slot
+
+
+def _is_nobodys(place: Place, application: str | None) -> bool:
+    """Return whether a place is there to be taken by an application."""
+    return application is not None and place.application is None
+
+
+def row_of(name: str, application: str | None, places: Mapping[str, Place]) -> str:
+    """Return under what name the place of an application's periodic job is kept.
+
+    That is its own name, for whoever is first to have it, also where a release was that knew no applications.
+    """
+    plain = places.get(name)
+    if application is None or plain is None or plain.application in (None, application):
+        return name
+    return shortened(f"!{application}!{name}", _LONGEST_PLACE)  # no name of a periodic job begins so

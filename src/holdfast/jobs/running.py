@@ -8,11 +8,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..runtime.transaction import HandlerTransaction
-from .model import Claim, ClaimedJob
+from .model import Claim, ClaimedJob, Settled
 
 if TYPE_CHECKING:
-    from .execution import Execution
     from .lanes import Lane
+    from .runner import Execution
 
 _events_lock = threading.Lock()
 current_running: ContextVar[Running | None] = ContextVar("holdfast_running_job", default=None)
@@ -60,6 +60,11 @@ class JobHandler(Protocol):
         ...
 
     @property
+    def is_transactional(self) -> bool:
+        """Return whether it has no effects but those in ``context.transaction``."""
+        ...
+
+    @property
     def codec(self) -> Decoder:
         """Return what reads its payloads."""
         ...
@@ -78,6 +83,11 @@ class Delivering(Protocol):
         """Return how many of them run at once, whatever else runs."""
         ...
 
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether nothing of it can begin now, so that it is left to other workers."""
+        ...
+
     def expect(self, jobs: Sequence[Running]) -> None:
         """Learn of jobs that were claimed and wait for their turn."""
         ...
@@ -86,60 +96,39 @@ class Delivering(Protocol):
         """Run one, and end it through the execution: by a report, or in its transaction."""
         ...
 
+    def report_ended(self, running: Running, reason: str) -> Settled:
+        """Return the report for one that its worker leaves behind, and whose handler had ended its transaction."""
+        ...
+
 
 class Running:
-    """One claimed job. Made for every job, so it is light: events exist once someone asks for them."""
+    """One claimed job. Made for every job, so it is light: what few jobs need is there once it is set."""
 
-    __slots__ = (
-        "_cancel_event",
-        "_lost_event",
-        "begun_at",
-        "cancel_reason",
-        "claim",
-        "extended_at",
-        "handler",
-        "is_abandoned",
-        "is_lost",
-        "is_overdue",
-        "is_reported",
-        "is_taken",
-        "job",
-        "lane",
-        "let_go",
-        "locked_since",
-        "must_record_begin",
-        "on_gone",
-        "prepared",
-        "started_at",
-        "stop_task",
-        "thread",
-        "transaction",
-    )
+    is_lost = False
+    is_taken = False
+    is_reported = False
+    is_overdue = False
+    is_abandoned = False
+    begun_at: float | None = None
+    excused_seconds = 0.0  # since its begin, in which it could not go on
+    thread: threading.Thread | None = None
+    cancel_reason: str | None = None
+    locked_since: float | None = None
+    stop_task: Callable[[], None] | None = None
+    let_go: Callable[[], None] | None = None  # frees what it holds besides, when its worker leaves it behind
+    on_gone: Callable[[], None] | None = None  # called when the worker holds it no more
+    prepared: Any = None  # its payload as its handler has read it ahead
+    transaction: HandlerTransaction | None = None
+    _lost_event: threading.Event | None = None
+    _cancel_event: threading.Event | None = None
 
-    def __init__(self, job: ClaimedJob, handler: JobHandler, now: float) -> None:
+    def __init__(self, job: ClaimedJob, handler: JobHandler, lane: Lane, now: float) -> None:
         self.job = job
         self.claim: Claim = job.claim
         self.handler = handler
+        self.lane = lane
         self.extended_at = now
         self.started_at = now
-        self.is_lost = False
-        self.is_taken = False
-        self.is_reported = False
-        self.is_overdue = False
-        self.is_abandoned = False
-        self.must_record_begin = False
-        self.begun_at: float | None = None
-        self.thread: threading.Thread | None = None
-        self.cancel_reason: str | None = None
-        self.locked_since: float | None = None
-        self.stop_task: Callable[[], None] | None = None
-        self.let_go: Callable[[], None] | None = None  # frees what it holds besides, when its worker leaves it behind
-        self.on_gone: Callable[[], None] | None = None  # told when the worker holds it no more
-        self.prepared: Any = None  # its payload as its handler has read it ahead
-        self.lane: Lane | None = None
-        self.transaction: HandlerTransaction | None = None
-        self._lost_event: threading.Event | None = None
-        self._cancel_event: threading.Event | None = None
 
     @property
     def lost_event(self) -> threading.Event:
@@ -166,10 +155,22 @@ class Running:
         """Return whether what runs the job, once it has begun, is alive: only then can it still end by itself."""
         return self.thread is None or self.thread.is_alive()
 
+    def seconds_left(self, now: float) -> float | None:
+        """Return how long it may still run, None for as long as it takes, or if it has not begun."""
+        if self.handler.max_seconds is None or self.begun_at is None:
+            return None
+        return self.begun_at + self.excused_seconds + self.handler.max_seconds - now
+
     def begin(self, now: float) -> None:
         """Note that the handler begins, on this thread."""
         self.started_at = self.begun_at = now
         self.thread = threading.current_thread()
+
+    def take_report(self) -> bool:
+        """Return whether the caller is the first who wants to tell how the attempt ended: nobody else may then."""
+        with _events_lock:
+            is_first, self.is_reported = not self.is_reported, True
+        return is_first
 
     def lose(self, *, is_certain: bool) -> None:
         """Note that the lease is, or may be, no longer ours, and stop what can be stopped.
@@ -213,16 +214,14 @@ class InFlight:
         with self._lock:
             for running in jobs:
                 self._running[running.claim] = running
-                if running.lane is not None:
-                    running.lane.in_flight += 1
+                running.lane.in_flight += 1
 
     def remove(self, claims: Iterable[Claim]) -> None:
         """Let go of jobs that have ended."""
         with self._lock:
             gone = [running for claim in claims if (running := self._running.pop(claim, None)) is not None]
             for running in gone:
-                if running.lane is not None:
-                    running.lane.in_flight -= 1
+                running.lane.in_flight -= 1
         for running in gone:
             if running.on_gone is not None:
                 running.on_gone()

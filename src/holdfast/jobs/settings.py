@@ -1,4 +1,4 @@
-"""What a job may be told: its names, numbers and limits, and a sentence for each that cannot be.
+"""How a job may be declared: its names, numbers and limits, and a sentence for each that cannot be.
 
 Everything is refused where it is written, before a row with it could reach the database.
 """
@@ -9,10 +9,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from ..core.errors import ConfigurationError
-from .model import TopicLimits
+from ..core.key_text import key_problem, shown_key
+from .model import LARGEST_ID, JobId, TopicLimits
 
 MAX_NAME_LENGTH = 140  # history and dead letters put 'jobs:' in front of a topic, and hold 150
 MAX_KEY_LENGTH = 200
@@ -20,17 +21,20 @@ ENGINE_TOPICS = "engine."  # of engines' messages, not of jobs
 MAX_TAGS = 50
 _SMALLEST_PRIORITY, _LARGEST_PRIORITY = -(2**15), 2**15 - 1
 _LARGEST_INTEGER = 2**31 - 1
+_LONGEST_LEASE_SECONDS = 7 * 86_400.0
+_FIRST_YEAR = 1000  # of MariaDB's calendar
 _LARGEST_SECONDS = 100 * 366 * 86_400.0
 
 Rate = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
+class AttemptSettings:
     """What holds for every job of a handler unless an enqueue says otherwise.
 
     ``max_attempts=None`` retries for ever; ``unique_seconds`` is the window of jobs that have a unique key;
-    ``max_seconds`` is how long an attempt may run, None for as long as it takes.
+    ``max_seconds`` is how long an attempt may run, None for as long as it takes; ``transactional`` says that the
+    handler has no effects but those in ``context.transaction``.
 
     Raises:
         ConfigurationError: a number is out of its range.
@@ -43,12 +47,12 @@ class JobSettings:
     retry_max_seconds: float = 3600.0
     unique_seconds: float | None = None
     max_seconds: float | None = None
-    limits: TopicLimits = field(default_factory=TopicLimits)
+    transactional: bool = False
 
     def __post_init__(self) -> None:
         checked_priority(self.priority)
         checked_max_attempts(self.max_attempts)
-        checked_seconds("lease_seconds", self.lease_seconds)
+        checked_lease("lease_seconds", self.lease_seconds)
         checked_seconds("retry_base_seconds", self.retry_base_seconds)
         checked_seconds("retry_max_seconds", self.retry_max_seconds)
         if self.unique_seconds is not None:
@@ -60,6 +64,41 @@ class JobSettings:
                 f"retry_max_seconds={self.retry_max_seconds} is less than "
                 f"retry_base_seconds={self.retry_base_seconds}. Raise it."
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings(AttemptSettings):
+    """How a job was declared, with the limits of its topic."""
+
+    limits: TopicLimits = field(default_factory=TopicLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """How many jobs of a topic run at once, and how many start per ``(count, seconds)``."""
+
+    concurrency: int | None = None
+    concurrency_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker works. The defaults: leases of 30 s are extended every 10 s, and looked after every 10 s."""
+
+    concurrency: int = 10
+    ahead: int = 1000
+    beat_seconds: float = 10.0
+    watchdog_seconds: float = 10.0
+    poll_seconds: float = 1.0
+    drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.ahead < 0:
+            raise ConfigurationError("A worker needs concurrency of at least 1, and ahead of at least 0.")
+        if min(self.beat_seconds, self.watchdog_seconds, self.poll_seconds) <= 0 or self.drain_seconds < 0:
+            raise ConfigurationError("A worker's beat_seconds, watchdog_seconds and poll_seconds must be above 0.")
 
 
 def limits_of(
@@ -102,7 +141,7 @@ def checked_topic(kind: str, name: object) -> str:
             problem = "it begins or ends with a space"
         else:
             return name
-    raise ConfigurationError(f"{kind} {_shown(name)} cannot be used: {problem}.")
+    raise ConfigurationError(f"{kind} {shown_key(name)} cannot be used: {problem}.")
 
 
 def own_topic(topic: object, kind: str = "Topic") -> str:
@@ -128,7 +167,7 @@ def checked_key(kind: str, key: object) -> str:
     problem = _text_problem(key, MAX_KEY_LENGTH)
     if problem is None and isinstance(key, str):
         return key
-    raise ConfigurationError(f"{kind} {_shown(key)} cannot be used: {problem}.")
+    raise ConfigurationError(f"{kind} {shown_key(key)} cannot be used: {problem}.")
 
 
 def checked_tags(tags: object) -> str:
@@ -180,15 +219,61 @@ def checked_seconds(name: str, seconds: object) -> float:
     )
 
 
+def checked_job_id(number: int) -> JobId:
+    """Return a number as that of a job.
+
+    Raises:
+        ConfigurationError: no database has a job of that number.
+    """
+    if abs(number) <= LARGEST_ID:
+        return JobId(number)
+    raise ConfigurationError(f"{shown_key(number)} is no job's id: ids are less than 2⁶³. Copy it from enqueue(…).id.")
+
+
+def checked_pause(name: str, seconds: object) -> float:
+    """Return a time to wait; a negative one is none.
+
+    Raises:
+        ConfigurationError: it is not a number of seconds.
+    """
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds == seconds:  # not NaN
+        return float(min(max(0, seconds), _LARGEST_SECONDS))
+    raise ConfigurationError(f"{name}={seconds!r} cannot be used: give a number of seconds, an int or a float.")
+
+
+def checked_lease(name: str, seconds: object) -> float:
+    """Return how long a lease may last: nobody takes a dead worker's job before it has run out.
+
+    Raises:
+        ConfigurationError: it is no time, or longer than a week.
+    """
+    lease = checked_seconds(name, seconds)
+    if lease > _LONGEST_LEASE_SECONDS:
+        raise ConfigurationError(
+            f"{name}={seconds!r} is more than a week, and so long nobody would notice that a worker has died. Give "
+            "less: beats extend it for as long as the job runs."
+        )
+    return lease
+
+
 def checked_moment(name: str, moment: object) -> datetime:
     """Return a moment that means the same everywhere.
 
     Raises:
-        ConfigurationError: it is no datetime, or has no time zone.
+        ConfigurationError: it is no datetime, has no time zone, or is in years that not every database has.
     """
-    if isinstance(moment, datetime) and moment.tzinfo is not None:
-        return moment
-    raise ConfigurationError(f"{name}={moment!r} cannot be used: give a datetime with a time zone.")
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise ConfigurationError(f"{name}={moment!r} cannot be used: give a datetime with a time zone.")
+    try:
+        year = moment.astimezone(UTC).year
+    except OverflowError:
+        year = 0
+    if year < _FIRST_YEAR:
+        raise ConfigurationError(
+            f"{name}={moment!r} cannot be used: in UTC it must be in the years {_FIRST_YEAR} to 9999. Leave it out for "
+            "a job that may run at once."
+        )
+    return moment
 
 
 def _checked_count(name: str, count: object, alternative: str = "") -> int:
@@ -206,19 +291,8 @@ def _checked_rate(name: str, rate: object) -> tuple[int | None, float | None]:
 
 
 def _text_problem(text: object, max_length: int) -> str | None:
-    if not isinstance(text, str):
-        return f"it must be text, not {type(text).__name__}"
-    if not text:
-        return "it is empty"
-    if len(text) > max_length:
-        return f"it has {len(text)} characters, and {max_length} are the most"
-    if not text.isprintable() and any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text):
-        return "it holds control characters"
-    if any(0xD800 <= ord(character) < 0xE000 for character in text):
-        return "it holds half of a surrogate pair"
-    return None
-
-
-def _shown(name: object) -> str:
-    text = repr(name)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    problem = key_problem(text, max_length)
+    if problem is not None or not isinstance(text, str) or text.isprintable():
+        return problem
+    is_controlled = any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text)
+    return "it holds control characters" if is_controlled else None

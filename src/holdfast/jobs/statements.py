@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.named_sql import NamedSql
+from ..database.statements import NamedSql
 
 _named = NamedSql(__package__)
 statement = _named.statement

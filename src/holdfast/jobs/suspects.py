@@ -7,14 +7,17 @@ work goes on beside it; a worker lost later marks it again, and its next test la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..core.clock import Clock
+from ..core.errors import UNANSWERED
 from .model import Claim, ClaimedJob, Suspect, WorkerId
 from .stores.protocol import WorkerStore
 
 PATIENCE_SECONDS = 1.0  # for what is in flight when a test is to begin
+_AGAIN_SECONDS = 0.5  # after a claim found no room: meanwhile a place is kept, as long as that is repeated
 _SHORTEST_TEST_SECONDS = 2.0
 _LONGEST_TEST_SECONDS = 60.0
 _NEVER_CLEARED = 10  # so many workers were lost with it: the next is charged, whatever runs beside it
@@ -65,10 +68,11 @@ class Suspects(Generic[Job]):
     """The tests of one worker, one at a time, driven from the thread that claims.
 
     Args:
-        can_run: whether a job of this topic and operation may begin here now.
+        claim: claims the next suspect, if one can begin here now; tells also whether any waits.
         hold: takes a claimed job in and returns it as one that is in flight.
         make_way: gives back what has not begun.
         start: begins a job at once, whatever else runs.
+        put_back: gives back one that is held and has not begun.
     """
 
     def __init__(
@@ -78,25 +82,28 @@ class Suspects(Generic[Job]):
         in_flight: Held,
         clock: Clock,
         *,
-        can_run: Callable[[str, str], bool],
+        claim: Callable[[], tuple[Suspect | None, bool]],
         hold: Callable[[ClaimedJob], Job],
         make_way: Callable[[], None],
         start: Callable[[Job], None],
+        put_back: Callable[[Job], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._in_flight = in_flight
         self._clock = clock
-        self._can_run = can_run
+        self._claim = claim
         self._hold = hold
         self._make_way = make_way
         self._start = start
+        self._put_back = put_back
         self._are_waiting = False
         self._tested: Job | None = None
         self._suspicions = 0
         self._begun_at: float | None = None
         self._since: float | None = None  # when this period of tests began
         self._rests_until = 0.0
+        self._again_at = 0.0
 
     @property
     def is_testing(self) -> bool:
@@ -115,12 +122,30 @@ class Suspects(Generic[Job]):
         """Do what is to be done now; return 1 if a test began or ended, else 0.
 
         Raises:
-            Unavailable: the database does not answer; the step is done again next time.
+            Unavailable, Ambiguous: the database does not answer; the step is done again next time.
+            Exception: a test cannot go on, and was ended: other work must not wait for it.
         """
+        try:
+            return self._step()
+        except UNANSWERED:
+            raise
+        except Exception:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the test, if there is one: what has not begun is given back."""
+        if self._tested is not None:
+            tested, has_begun = self._tested, self._begun_at is not None
+            self._over()
+            if not has_begun:
+                self._put_back(tested)
+
+    def _step(self) -> int:
         if self._tested is None:
             return self._take_next()
         if not self._in_flight.get([self._tested.claim]):
-            return self._ended()
+            return self._over()
         if self._begun_at is None:
             return self._begin(self._tested) if self._has_waited() else 0
         if self._clock.monotonic() - self._begun_at >= trial_seconds(self._suspicions):
@@ -132,22 +157,21 @@ class Suspects(Generic[Job]):
         now = self._clock.monotonic()
         if self._begun_at is not None:
             return max(0.0, self._begun_at + trial_seconds(self._suspicions) - now)
-        return max(0.0, (self._since or now) + PATIENCE_SECONDS - now)
+        if self._tested is not None:
+            return max(0.0, (self._since or now) + PATIENCE_SECONDS - now)
+        return max(0.0, self._next_at - now) if self._are_waiting else math.inf
 
-    def take_back(self) -> list[Job]:
-        """Return the suspect that has not begun, if there is one: the worker stops."""
-        if self._tested is None or self._begun_at is not None:
-            return []
-        unbegun, self._tested = self._tested, None
-        return [unbegun]
+    @property
+    def _next_at(self) -> float:
+        return max(self._rests_until, self._again_at)
 
     def _take_next(self) -> int:
         now = self._clock.monotonic()
-        if not self._are_waiting or now < self._rests_until:
+        if not self._are_waiting or now < self._next_at:
             return 0
-        found = self._store.claim_suspect(self._worker, self._can_run)
+        found, self._are_waiting = self._claim()
         if found is None:
-            self._are_waiting, self._since = False, None
+            self._since, self._again_at = None, now + _AGAIN_SECONDS
             return 0
         self._take(found, now)
         return 1
@@ -177,9 +201,6 @@ class Suspects(Generic[Job]):
         """Let other work go on beside a suspect that has not killed its worker so far."""
         if is_clearable(self._suspicions):
             self._store.clear(self._worker, tested.claim)
-        return self._over()
-
-    def _ended(self) -> int:
         return self._over()
 
     def _over(self) -> int:

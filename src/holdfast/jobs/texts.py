@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..records.exact import legible
+from ..records.storable_text import legible
 
 _MOST_CHARACTERS = 20_000
 

@@ -1,4 +1,4 @@
-"""Claims jobs up to its capacity, runs them, keeps their leases, reports how they ended, drains when told to stop."""
+"""Claims jobs up to its capacity, runs them, keeps their leases, reports how they ended, drains when asked to stop."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock, SystemClock, new_id
-from ..core.errors import ConfigurationError
 from ..core.retry import doubling
 from ..core.telemetry import MetricsCollector
-from ..runtime.watch import Parts
 from .announcement import Announcement
 from .claiming import BackOff, Claiming
-from .execution import Execution
-from .keeper import Keeper
+from .handler_threads import LoopRunner, ThreadRunner
+from .held import HeldJobs
 from .lanes import Lane
-from .model import ClaimedJob, Failure, PutBack, WorkerId
+from .model import ClaimedJob, PutBack, WorkerId
 from .once import OnceLine, may_run_once
-from .overdue import Overdue
+from .overdue import Overdue, report_left_behind
 from .reporter import Report, Reporter
-from .runners import LoopRunner, ThreadRunner
+from .runner import Execution
 from .running import InFlight, JobHandler, Running
+from .settings import WorkerSettings, checked_key
 from .stores.protocol import WakeUps, WorkerStore
 from .suspects import Suspects
 from .telemetry import WorkerTelemetry
+from .watchdog import Watchdog
 
 _LEAST_POLL_SECONDS = 0.02
+_LEAST_REST_SECONDS = 0.001
 _LINE_SECONDS = 0.01
 _LOOK_AROUND_SECONDS = 0.2
 _REPORT_SECONDS = 5.0
@@ -44,30 +44,12 @@ _THREADS_STUCK = f"Every thread has been busy with one job for {_LONG_SECONDS:g}
 _LONGEST_REST = 5  # polls, where wake-ups come
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """How a worker works. The defaults: leases of 30 s are extended every 10 s, and looked after every 10 s."""
-
-    concurrency: int = 10
-    ahead: int = 1000
-    beat_seconds: float = 10.0
-    watchdog_seconds: float = 10.0
-    poll_seconds: float = 1.0
-    drain_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.ahead < 0:
-            raise ConfigurationError("A worker needs concurrency of at least 1, and ahead of at least 0.")
-        if min(self.beat_seconds, self.watchdog_seconds, self.poll_seconds) <= 0 or self.drain_seconds < 0:
-            raise ConfigurationError("A worker's beat_seconds, watchdog_seconds and poll_seconds must be above 0.")
-
-
 class JobWorker:
     """One worker in one process.
 
     Args:
         store: the queue, on connections that handlers do not use.
-        keeper_store: the queue, on a connection that only beats and the watchdog use.
+        keeper_store: the queue, on connections that only beats and the watchdog use, one for each.
         transaction_engine: where ``context.transaction`` is opened.
         handlers: what to run, by topic and operation.
         stop: when set, the worker drains and ends.
@@ -86,20 +68,21 @@ class JobWorker:
         clock: Clock | None = None,
         name: str | None = None,
     ) -> None:
-        self.id = WorkerId(name or f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}")
+        self.id = WorkerId(checked_key("Worker", name or f"{socket.gethostname()}-{os.getpid()}-{new_id(8)}"))
         self._store = store
         self._settings = settings or WorkerSettings()
         self._clock = clock or SystemClock()
         self._stop = stop
         self._handlers: Mapping[tuple[str, str], JobHandler] = {(item.topic, item.operation): item for item in handlers}
         self._jobs = Lane(self._settings.concurrency, self._settings.ahead)
-        self._lanes = {(item.topic, item.operation): self._lane_of(item) for item in handlers}
+        self._lanes = self._lanes_of(handlers)
+        self._found = {key: (item, self._lanes[key]) for key, item in self._handlers.items()}
         self._groups = _in_groups(self._jobs, self._lanes.values())
         self._wanted = _operations_by_topic(handlers)
-        self._wanted_off_loop = _operations_by_topic([item for item in handlers if not item.is_async])
         self._telemetry = WorkerTelemetry(self.id, metrics)
         self._in_flight = InFlight()
         self._wake = threading.Event()
+        self._may_be_due = threading.Event()
         self._reporter = Reporter(
             store, self.id, self._in_flight, self._telemetry, self._clock, self._freed, self._look_for_due
         )
@@ -115,32 +98,38 @@ class JobWorker:
         lanes = [lane for group in self._groups for lane in group]
         self._threads = ThreadRunner(lanes, execution.run, self._clock)
         self._loop = LoopRunner(self._settings.concurrency, execution.run_async, self._clock)
-        self._once = OnceLine(self._in_flight, self._clock, self._begin_once)
+        self._once = OnceLine(self._in_flight, self._clock, lambda running: self._hand_over([running]))
         self._suspects = Suspects(
             store,
             self.id,
             self._in_flight,
             self._clock,
-            can_run=self._can_run,
+            claim=lambda: self._claiming.claim_suspect(self.id, self._can_run),
             hold=self._hold_suspect,
             make_way=self._give_back_unbegun,
             start=self._start_alone,
+            put_back=self._put_back,
         )
         self._overdue = Overdue(self._in_flight, self._clock, abandon=self._abandon, report=self._reporter.put)
-        self._parts = Parts()
-        self.dead_parts: list[str] = []
-        """The parts that died, for which it ended."""
+        self._parts: dict[str, Callable[[], bool]] = {}  # each with what returns whether it is alive
+        self._dead_parts: list[str] = []
         self._stuck: set[str] = set()
-        self._keeper = Keeper(
+        self._held = HeldJobs(
             keeper_store or store,
             self.id,
             self._in_flight,
             self._telemetry,
             self._clock,
             beat_seconds=self._settings.beat_seconds,
-            watchdog_seconds=self._settings.watchdog_seconds,
-            on_reaped=self._look_for_due,
             is_live=self._is_live,
+        )
+        self._watchdog = Watchdog(
+            keeper_store or store,
+            self._telemetry,
+            self._clock,
+            seconds=self._settings.watchdog_seconds,
+            before=self._held.heartbeat,
+            on_reaped=self._look_for_due,
         )
         self._listener = self._listening()
         self._announcement = Announcement(store, self.id, lambda: self._wanted, self._clock)
@@ -148,16 +137,21 @@ class JobWorker:
         self._announce_at = 0.0
         self._claiming = Claiming(store, self._telemetry, self._clock)
         self._fetching = BackOff("Starting jobs", self._telemetry, self._clock)
+        self._testing = BackOff("Testing suspects", self._telemetry, self._clock)
         self._promoting = BackOff("Looking for jobs that are due", self._telemetry, self._clock)
         self._promote_at = 0.0
         self._turn = 0
 
-    def _lane_of(self, handler: JobHandler) -> Lane:
-        own = handler.delivering
-        return self._jobs if own is None else Lane(own.concurrency, self._settings.ahead)
+    def _lanes_of(self, handlers: Sequence[JobHandler]) -> dict[tuple[str, str], Lane]:
+        """Return the lane of each operation: that of jobs, or one for each engine."""
+        apart = {id(item.delivering): item.delivering for item in handlers}
+        lanes = {key: Lane(own.concurrency, self._settings.ahead) for key, own in apart.items() if own is not None}
+        return {(item.topic, item.operation): lanes.get(id(item.delivering), self._jobs) for item in handlers}
 
     def _listening(self) -> WakeUps | None:
-        return self._store.wake_ups(self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._cancelled)
+        return self._store.wake_ups(
+            self._wanted, self._clock, on_jobs=self._look_for_due, on_cancel=self._held.beat_now
+        )
 
     def run(self) -> bool:
         """Work until ``stop`` is set, then let running handlers finish; return whether they all did in time.
@@ -171,25 +165,30 @@ class JobWorker:
             self._look_around()
             self._watch_parts()
         self._wake.set()
-        fetcher.join(self._settings.drain_seconds)
-        return self._drain()
+        return self._drain(fetcher)
 
     # Watching
 
+    def dead_parts(self) -> list[str]:
+        """Return the parts that died, for which it ended."""
+        return self._dead_parts
+
     def _start_parts(self, fetcher: threading.Thread) -> None:
         self._reporter.start()
-        self._parts.add("the reporter", lambda: self._reporter.is_alive)
-        self._keeper.start()
-        self._parts.add("the keeper of leases", lambda: self._keeper.is_alive)
+        self._parts["the reporter"] = lambda: self._reporter.is_alive
+        self._held.start()
+        self._parts["the keeper of leases"] = lambda: self._held.is_alive
+        self._watchdog.start()
+        self._parts["the watchdog"] = lambda: self._watchdog.is_alive
         listener = self._listener
         if listener is not None:
             listener.start()
-            self._parts.add("the listener", lambda: listener.is_alive)
+            self._parts["the listener"] = lambda: listener.is_alive
         fetcher.start()
-        self._parts.add("the fetcher", fetcher.is_alive)
-        self._parts.add("the threads of handlers", lambda: self._threads.is_alive)
-        self._parts.add("the event loop", lambda: self._loop.is_alive)
-        self._parts.add("the last place for a handler", lambda: self._lost < self._settings.concurrency)
+        self._parts["the fetcher"] = fetcher.is_alive
+        self._parts["the threads of handlers"] = lambda: self._threads.is_alive
+        self._parts["the event loop"] = lambda: self._loop.is_alive
+        self._parts["the last place for a handler"] = lambda: self._lost < self._settings.concurrency
 
     @property
     def _lost(self) -> int:
@@ -198,21 +197,25 @@ class JobWorker:
 
     def _watch_parts(self) -> None:
         """End when a part has died: the others must not keep alive what it held."""
-        dead = self._parts.dead()
+        dead = [name for name, is_alive in self._parts.items() if not is_alive()]
         if dead and not self._stop.is_set():
             self._telemetry.broken(dead)
-            self.dead_parts = dead
+            self._dead_parts = dead
             self._stop.set()
 
     def _look_around(self) -> None:
-        self._keeper.lose_what_ran_out()
+        if not self._held.is_alive:
+            self._held.mark_lost()  # else the keeper looks at the clock
         self._loop.knock()
-        self._tell_stuck(_LOOP_STUCK, self._loop.is_stuck, is_async=True)
-        self._tell_stuck(_THREADS_STUCK, self._are_threads_stuck(), is_async=False)
+        self._log_stuck(_LOOP_STUCK, self._loop.is_stuck, is_async=True)
+        self._log_stuck(_THREADS_STUCK, self._are_threads_stuck(), is_async=False)
+        self._let_go_of_the_held_up()
+        self._loop.excuse()
         for running in self._overdue.look():
             self._telemetry.abandoned(running, self._lost)
 
     def _are_threads_stuck(self) -> bool:
+        """Return whether jobs hold every thread for long. Operations of engines, in lanes of their own, may."""
         long_ago = self._clock.monotonic() - _LONG_SECONDS
         return len(self._begun(is_async=False, before=long_ago)) >= self._settings.concurrency
 
@@ -227,7 +230,7 @@ class JobWorker:
             and item.begun_at < before
         ]
 
-    def _tell_stuck(self, what: str, is_stuck: bool, *, is_async: bool) -> None:
+    def _log_stuck(self, what: str, is_stuck: bool, *, is_async: bool) -> None:
         """Say once that handlers are in the way, and once that it is over."""
         if is_stuck and what not in self._stuck:
             self._stuck.add(what)
@@ -245,36 +248,44 @@ class JobWorker:
         return self._reporter.is_alive if running.is_reported else running.has_live_thread
 
     def _let_go_of_the_dead(self) -> None:
-        """Put back what ran on a thread or loop that died; what may run once is over."""
+        """Put back what ran on a thread or loop that died."""
         for running in self._in_flight.all():
-            if not running.is_reported and not running.has_live_thread:
-                running.is_reported = True
-                reason = "what ran it in its worker died"
-                once = Failure(running.claim, 0, reason)
-                self._reporter.put(once if may_run_once(running) else PutBack(running.claim, 0.0, reason))
+            if not running.has_live_thread and running.take_report():
+                self._reporter.put(PutBack(running.claim, 0.0, "what ran it in its worker died"))
+
+    def _let_go_of_the_held_up(self) -> None:
+        """Leave to others what waits on a blocked loop for longer than its lease: beats must not keep it for ever."""
+        for running in self._loop.held_up():
+            if self._loop.abandon(running):
+                running.lose(is_certain=True)
+                held_up = PutBack(running.claim, 0.0, "another handler blocked the event loop")
+                self._overdue.cut(running.transaction, held_up)
 
     # Fetching
 
     def _fetch(self) -> None:
         idle = 0
         has_news = True
-        while not self._stop.is_set():
+        while True:
             self._wake.clear()
+            if self._stop.is_set():  # looked at after the clearing, which may have taken the call to end with it
+                return
             claimed = self._fetching.attempt(partial(self._claim, has_news), 0)
             idle = 0 if claimed else idle + 1
             has_news = bool(claimed)
             if not claimed:
                 has_news = self._clock.wait(self._wake, self._rest(idle)) or not self._store.notifies
+                has_news = has_news or self._claiming.opens_in_seconds(self._wanted) <= 0
                 self._threads.wake()
             self._give_back_what_waits()
 
     def _claim(self, has_news: bool = True) -> int:
         """Claim what there is room for and start it, then look what is due; return how many jobs there were.
 
-        While a suspect is tested nothing else begins.
+        While a suspect is tested nothing else begins. Trouble with suspects keeps no other job waiting.
         """
         self._announce()
-        tested = self._suspects.step()
+        tested = self._testing.attempt(self._suspects.step, 0)
         if self._suspects.is_testing:
             return tested + self._promote_due()
         started = self._claim_ready(has_news)
@@ -304,7 +315,8 @@ class JobWorker:
         mosts = {topic: rooms[lane] for (topic, _), lane in self._lanes.items() if lane in rooms}
         if not mosts:
             return 0
-        possible = self._wanted_off_loop if self._loop.is_stuck else self._wanted
+        able = [item for item in self._handlers.values() if not self._is_held_up(item)]
+        possible = self._wanted if len(able) == len(self._handlers) else _operations_by_topic(able)
         wanted = {topic: operations for topic, operations in possible.items() if topic in mosts}
         return sum(map(self._start, self._claiming.claim(self.id, wanted, sum(rooms.values()), mosts)))
 
@@ -313,14 +325,24 @@ class JobWorker:
 
     def _can_run(self, topic: str, operation: str) -> bool:
         handler = self._handlers.get((topic, operation))
-        return handler is not None and not (handler.is_async and self._loop.is_stuck)
+        return handler is not None and not self._is_held_up(handler)
+
+    def _is_held_up(self, handler: JobHandler) -> bool:
+        """Return whether the event loop that a handler needs is stuck."""
+        if handler.delivering is not None:
+            return handler.delivering.is_held_up
+        return handler.is_async and self._loop.is_stuck
 
     def _rest(self, idle: int) -> float:
         """Return how long to wait for a wake-up: longer the longer there was nothing, never past what is due."""
         if self._fetching.due_in_seconds < math.inf:
             return self._fetching.due_in_seconds
-        if self._suspects.is_testing:
-            return min(self._settings.poll_seconds, self._suspects.seconds_left())
+        failing = self._testing.due_in_seconds
+        tests = failing if failing < math.inf else self._suspects.seconds_left()
+        claims = self._settings.poll_seconds if self._suspects.is_testing else self._rest_of_claims(idle)
+        return min(tests, claims)
+
+    def _rest_of_claims(self, idle: int) -> float:
         if any(self._waiting_since(lane) is not None for lane in self._lanes.values()):
             return _LINE_SECONDS
         if not any(self._room(lane) > 0 for lane in self._lanes.values()):
@@ -331,13 +353,15 @@ class JobWorker:
         else:
             poll = min(poll, doubling(_LEAST_POLL_SECONDS, poll, idle))
         retry = max(_LEAST_POLL_SECONDS, self._claiming.retry_in_seconds())  # due now, but perhaps not asked
-        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), retry))
+        rate = max(_LEAST_REST_SECONDS, self._claiming.opens_in_seconds(self._wanted))
+        return max(0.0, min(poll, self._promote_at - self._clock.monotonic(), retry, rate))
 
     def _promote_due(self) -> int:
         """Let jobs whose time has come be claimed; return how many."""
         now = self._clock.monotonic()
-        if now < self._promote_at:
+        if now < self._promote_at and not self._may_be_due.is_set():
             return 0
+        self._may_be_due.clear()  # before the look: what comes beside it is looked for again
         self._promote_at = now + self._settings.poll_seconds
         return self._promoting.attempt(self._promoted, 0)
 
@@ -360,23 +384,19 @@ class JobWorker:
                 self._reporter.put(PutBack(job.claim))
             return len(jobs)
         now = self._clock.monotonic()
-        known = [self._running(job, now) for job in jobs]
+        known = [Running(job, *self._found[job.topic, job.operation], now) for job in jobs]
         self._in_flight.add(known)
-        self._keeper.expect_lease(min(job.lease_seconds for job in jobs))
+        self._held.expect_lease(min(job.lease_seconds for job in jobs))
         self._telemetry.claimed(jobs, len(self._in_flight))
-        for lane in dict.fromkeys(running.lane for running in known):
-            self._started(lane, [running for running in known if running.lane is lane])
-        self._hand_over([running for running in known if not may_run_once(running)])
-        self._once.put(running for running in known if may_run_once(running))
+        lanes = {running.lane for running in known}
+        for lane in lanes:
+            self._started(lane, known if len(lanes) == 1 else [running for running in known if running.lane is lane])
+        once = [running for running in known if may_run_once(running)]
+        self._hand_over([running for running in known if not may_run_once(running)] if once else known)
+        self._once.put(once)
         return len(jobs)
 
-    def _running(self, job: ClaimedJob, now: float) -> Running:
-        running = Running(job, self._handlers[job.topic, job.operation], now)
-        running.lane = self._lanes[job.topic, job.operation]
-        return running
-
-    def _started(self, lane: Lane | None, jobs: Sequence[Running]) -> None:
-        assert lane is not None
+    def _started(self, lane: Lane, jobs: Sequence[Running]) -> None:
         lane.pace.started(jobs)
         delivering = jobs[0].handler.delivering
         if delivering is not None:
@@ -390,16 +410,12 @@ class JobWorker:
             with suppress(RuntimeError):  # the loop has died: what waits for it is given back when that is noticed
                 self._loop.start(async_jobs)
 
-    def _begin_once(self, running: Running) -> None:
-        running.must_record_begin = self._store.engine is not None  # a server takes what it sent for begun
-        self._hand_over([running])
-
     def _hold_suspect(self, job: ClaimedJob) -> Running:
-        running = self._running(job, self._clock.monotonic())
+        running = Running(job, *self._found[job.topic, job.operation], self._clock.monotonic())
         self._in_flight.add([running])
         if running.handler.delivering is not None:
             running.handler.delivering.expect([running])
-        self._keeper.expect_lease(job.lease_seconds)
+        self._held.expect_lease(job.lease_seconds)
         self._telemetry.claimed([job], len(self._in_flight))
         self._telemetry.tested(job)
         return running
@@ -425,8 +441,7 @@ class JobWorker:
 
     def _give_back(self, unbegun: Sequence[Running]) -> None:
         for running in unbegun:
-            if running.lane is not None:
-                running.lane.pace.gave_back(1)
+            running.lane.pace.gave_back(1)
             self._put_back(running)
 
     def _lines(self, lane: Lane) -> Sequence[Lane | LoopRunner | OnceLine]:
@@ -468,38 +483,47 @@ class JobWorker:
         self._freed()
 
     def _look_for_due(self) -> None:
-        self._promote_at = 0.0
+        """Have the fetcher look what is due, from any thread: when it looks next is the fetcher's own to write."""
+        self._may_be_due.set()
         self._wake.set()
-
-    def _cancelled(self) -> None:
-        self._keeper.beat_now()
 
     # Ending
 
-    def _drain(self) -> bool:
+    def _drain(self, fetcher: threading.Thread) -> bool:
         deadline = self._clock.monotonic() + self._settings.drain_seconds
-        self._give_back([*self._suspects.take_back()])
         self._give_back_unbegun()
+        if self._has_ended(fetcher, deadline):
+            self._suspects.stop()
+            self._give_back_unbegun()  # what the last claim has brought
         while self._are_ending() and self._clock.monotonic() < deadline:
             self._wake.clear()
             if self._are_ending():
                 self._clock.wait(self._wake, min(_LOOK_AROUND_SECONDS, max(0.0, deadline - self._clock.monotonic())))
                 self._look_around()
-        left = [running for running in self._in_flight.all() if not running.is_reported and not running.is_abandoned]
+        left = [running for running in self._in_flight.all() if running.take_report()]
         for running in left:
             running.lose(is_certain=True)
             if running.let_go is not None:
                 with suppress(Exception):  # what is held besides ends by itself
                     running.let_go()
-            self._reporter.put(PutBack(running.claim, 0.0, "the worker stopped before the handler ended"))
+            self._reporter.put(report_left_behind(running))
         has_reported = self._reporter.finish(_REPORT_SECONDS)
         if self._listener is not None:
             self._listener.stop()
-        self._keeper.stop()
+        self._watchdog.stop(_REPORT_SECONDS if has_reported else 0.0)
+        self._held.stop()
         self._threads.stop()
         self._loop.stop()
-        self._announcement.withdraw()
-        return has_reported and not left and not self.dead_parts and not self._lost
+        if has_reported:  # else the database does not answer, and has had its time
+            self._announcement.withdraw()
+        return has_reported and not left and not self._dead_parts and not self._lost
+
+    def _has_ended(self, fetcher: threading.Thread, deadline: float) -> bool:
+        """Wait for the claim that is under way; return whether it was answered in time."""
+        while fetcher.is_alive() and (left := deadline - self._clock.monotonic()) > 0:
+            fetcher.join(min(_LOOK_AROUND_SECONDS, left))
+            self._look_around()
+        return not fetcher.is_alive()
 
     def _are_ending(self) -> bool:
         """Return whether there is anything to wait for: reports that nobody sends are not."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError, MessageError
-from .callers import Caller, caller_of
+from ..database.errors import Kind, kind_of, reason
+from .caller_connections import Caller, caller_of
 from .message import MAX_MESSAGE_BYTES, Appended, NewMessage, columns_of
 from .statements import named
 
@@ -92,7 +93,7 @@ class Outbox:
 
 
 def _append(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> list[Appended]:
-    with _missing_tables_told():
+    with _naming_missing_tables():
         added = _HOW[caller.dialect](caller, rows, wakes and caller.may_notify)
     found = []
     for row in rows:
@@ -103,12 +104,11 @@ def _append(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> l
 
 
 @contextmanager
-def _missing_tables_told() -> Iterator[None]:
+def _naming_missing_tables() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = str(getattr(error, "orig", None) or error)
-        if "holdfast_outbox" in told and any(hint in told for hint in ("no such table", "not exist", "doesn't exist")):
+        if kind_of(error) is Kind.MISSING_TABLE and "holdfast_outbox" in reason(error):
             raise ConfigurationError(
                 "There is no outbox in the database of this connection. Create it with 'holdfast migrate', or pass a "
                 "connection to the application's own database."
@@ -131,9 +131,9 @@ def _append_sqlite(caller: Caller, rows: Sequence[dict[str, object]], wakes: boo
 
 
 def _append_mysql(caller: Caller, rows: Sequence[dict[str, object]], wakes: bool) -> set[str]:
-    told = {"transaction_group": caller.transaction_group(), "append_id": new_id(16)}
-    caller.run_many(named.statement("mysql", "append"), [{**row, **told} for row in rows])
-    return {row[0] for row in caller.run(named.statement("mysql", "appended"), told)}
+    group = {"transaction_group": caller.transaction_group(), "append_id": new_id(16)}
+    caller.run_many(named.statement("mysql", "append"), [{**row, **group} for row in rows])
+    return {row[0] for row in caller.run(named.statement("mysql", "appended"), group)}
 
 
 _HOW = {"postgresql": _append_postgresql, "mysql": _append_mysql, "sqlite": _append_sqlite}

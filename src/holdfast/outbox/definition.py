@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigurationError
-from ..core.invocation import HandlerInvoker
+from ..core.keywords import picked
 from ..core.names import checked_name
 from ..core.retry import RetryPolicy
+from ..runtime.invocation import HandlerInvoker
 from ..runtime.keeper import checked_interval
-from .checkpoints import PartitionId
 from .message import Checkpoint
 from .reader import READING_ORDERS
+from .store import PartitionId
+
+if TYPE_CHECKING:
+    from .options import ProcessorOptions
 
 STARTS = ("beginning", "end", "stored")
-ON_ERROR = ("stop", "dead_letter")
+ON_ERROR = ("stop", "retry", "park", "dead_letter")
 _LONGEST_ID = 100
 _MOST_PARTITIONS = 256
 _MOST_IN_A_BATCH = 10_000
+
+
+USUAL_RETRIES = RetryPolicy(max_retries=3, base_delay_seconds=0.5, max_delay_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSettings:
     """How a processor works."""
 
-    start_from: str | Checkpoint
-    types: tuple[str, ...] | None
-    version: int
-    partitions: int
-    batch_size: int
-    order: str
-    transactional: bool
-    lease_seconds: float
-    heartbeat_seconds: float | None
-    poll_seconds: float
-    retry_policy: RetryPolicy
-    on_error: str
+    start_from: str | Checkpoint = "beginning"
+    first_kept: Checkpoint | None = None
+    types: tuple[str, ...] | None = None
+    version: int = 1
+    partitions: int = 1
+    batch_size: int = 100
+    order: str = "transaction"
+    transactional: bool = True
+    lease_seconds: float = 30.0
+    heartbeat_seconds: float | None = None
+    poll_seconds: float = 0.2
+    retry_policy: RetryPolicy = USUAL_RETRIES
+    on_error: str = "stop"
 
 
 class Processor:
@@ -71,6 +79,30 @@ class Processor:
         return f"Processor({self.id!r}, version={self.version})"
 
 
+def checked_settings(processor_id: str, given: ProcessorOptions) -> ProcessorSettings:
+    """Return how a processor was declared.
+
+    Raises:
+        ConfigurationError: it cannot be so.
+    """
+    policy, transactional = given.get("retry_policy"), given.get("transactional", True)
+    if policy is not None and not isinstance(policy, RetryPolicy):
+        raise ConfigurationError(
+            f"Processor '{processor_id}': retry_policy={policy!r} must be a RetryPolicy(max_retries=…)."
+        )
+    if not isinstance(transactional, bool):
+        raise ConfigurationError(f"Processor '{processor_id}': transactional={transactional!r} must be True or False.")
+    if callable(processor_id):
+        raise ConfigurationError('Write @hf.processor("id") with an id: its checkpoint is kept under it.')
+    return replace(
+        picked(ProcessorSettings, given),
+        start_from=checked_start(processor_id, given.get("start_from", "beginning")),
+        first_kept=checked_first_kept(processor_id, given.get("first_kept")),
+        types=checked_types(processor_id, given.get("types")),
+        retry_policy=policy or USUAL_RETRIES,
+    )
+
+
 def checked_start(processor_id: str, given: object) -> str | Checkpoint:
     """Return where a new processor starts.
 
@@ -85,6 +117,20 @@ def checked_start(processor_id: str, given: object) -> str | Checkpoint:
         f"Processor '{processor_id}': start_from={given!r} is not known. Use 'beginning', 'end', 'stored', or a "
         "checkpoint such as Checkpoint(745, 12)."
     )
+
+
+def checked_first_kept(processor_id: str, given: object) -> Checkpoint | None:
+    """Return the message that is accepted as the first one.
+
+    Raises:
+        ConfigurationError: it is no checkpoint.
+    """
+    if given is None or isinstance(given, Checkpoint):
+        return given
+    try:
+        return Checkpoint.parse(given)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Processor '{processor_id}': first_kept: {error}") from None
 
 
 def checked_types(processor_id: str, given: Sequence[object] | None) -> tuple[str, ...] | None:
@@ -132,6 +178,6 @@ def _check(processor_id: str, settings: ProcessorSettings) -> None:
         )
     if settings.on_error not in ON_ERROR:
         raise ConfigurationError(
-            f"Processor '{processor_id}': on_error={settings.on_error!r} is not known: use 'stop' or 'dead_letter'."
+            f"Processor '{processor_id}': on_error={settings.on_error!r} is not known: use one of {ON_ERROR}."
         )
     checked_interval(settings.heartbeat_seconds, settings.lease_seconds)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.clock import new_id
 from ..core.errors import ConfigurationError, MessageError
-from ..records.exact import is_plain
+from ..core.key_text import key_problem, shown_key
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 LONGEST_NAME = 200
@@ -158,8 +158,7 @@ def _as_json(kind: str, part: str, value: object, most_bytes: int) -> str:
 
 
 def _checked_text(part: str, value: object) -> str:
-    if not isinstance(value, str) or not value or len(value) > LONGEST_NAME:
-        raise MessageError(f"A message's {part} must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}.")
-    if not is_plain(value):
-        raise MessageError(f"A message's {part} has a character that databases do not take: {value!r:.80}.")
-    return value
+    problem = key_problem(value, LONGEST_NAME)
+    if problem is None and isinstance(value, str):
+        return value
+    raise MessageError(f"A message's {part} {shown_key(value)} cannot be used: {problem}.")

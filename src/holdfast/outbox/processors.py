@@ -7,35 +7,46 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
 from ..core.config import DbConfig
-from ..core.engine import EngineProvider, use_wal
-from ..core.errors import ConfigurationError, DbError, LeaseConflictError, OutboxError
+from ..core.errors import ConfigurationError, DbError, LeaseConflictError, OutboxError, QueryError, WriteError
+from ..core.former_names import warn_of_former
+from ..core.keywords import require_known, takes
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
+from ..database.pools import EngineProvider, use_wal
+from ..database.rights import FOR_PROCESSORS, require_rights
+from ..database.row_security import Rights
+from ..lease.documents import DocumentStore
+from ..lease.store import StateStore
 from ..records.database import changing
 from ..runtime.housekeeping import Chore
 from ..runtime.leased_part import LeasedWork
-from ..state.documents import DocumentStore
-from ..state.store import StateStore
-from .by_hand import ByHand
-from .checkpoints import CheckpointStore, PartitionId, Place, Role, Status
-from .cluster import Cluster
-from .definition import Processor, ProcessorSettings, checked_start, checked_types
-from .letters import withdraw
+from .cluster_identity import Cluster
+from .definition import Processor, ProcessorSettings, checked_settings
+from .housekeeping import OutboxHousekeeping
+from .letters import Letters, withdraw
+from .lookout import Lookout
 from .message import Checkpoint
+from .operator import ProcessorOperator
+from .pruned import lock_pruned, refusal
 from .reader import OutboxReader, Selection
 from .runner import PartitionRunner
 from .sequencer import LONGEST_LEASE_SECONDS, Sequencer
 from .sessions import prepare_engine
 from .sinks.protocol import Sink, relaying
+from .store import CheckpointStore, PartitionId, Place, Role, Status
 from .telemetry import ProcessorTelemetry
-from .upkeep import Upkeep
 from .wake_ups import wake_ups
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .options import ProcessorOptions
 
 LEASES = "holdfast.processors"
 _POOL_SIZE = 5
@@ -59,6 +70,7 @@ class Processors:
         provider: makes the connection pools: one for reading and checkpoints, one for ``context.transaction``.
         config: the database of the outbox.
         documents: where leases are kept.
+        rights: what the database's role must be able to do.
     """
 
     def __init__(
@@ -70,7 +82,9 @@ class Processors:
         clock: Clock,
         metrics: MetricsCollector | None = None,
         retention: timedelta | None = None,
+        rights: Rights = FOR_PROCESSORS,
     ) -> None:
+        self._rights = rights
         self._provider = provider
         self._config = config
         self._documents = documents
@@ -82,22 +96,11 @@ class Processors:
 
     # Declaring
 
+    @takes(ProcessorSettings, retry_policy=None)
     def processor(
         self,
         processor_id: str,
-        *,
-        start_from: str | Checkpoint = "beginning",
-        types: Sequence[str] | None = None,
-        version: int = 1,
-        partitions: int = 1,
-        batch_size: int = 100,
-        order: str = "transaction",
-        transactional: bool = True,
-        lease_seconds: float = 30.0,
-        heartbeat_seconds: float | None = None,
-        poll_seconds: float = 0.2,
-        retry_policy: RetryPolicy | None = None,
-        on_error: str = "stop",
+        **options: Unpack[ProcessorOptions],
     ) -> Callable[[_Handler], _Handler]:
         """Deliver the outbox's messages to the decorated function, ``def`` or ``async def``, in order.
 
@@ -107,6 +110,8 @@ class Processors:
             processor_id: what its checkpoint is kept under, so it should not change.
             start_from: where a processor starts that has no checkpoint yet: ``beginning``, ``end``, a ``Checkpoint``,
                 or ``stored``, which refuses to start without one.
+            first_kept: the first message that is kept. Where retention has deleted messages, a new processor does not
+                start from ``beginning`` unless this names what it begins with.
             types: only messages of these types; all when left out.
             version: a higher one than that in use runs beside it from ``start_from`` on, until it is promoted.
             partitions: how many parts to split the messages into, by key; each has its own lease and checkpoint.
@@ -119,35 +124,15 @@ class Processors:
             heartbeat_seconds: how often the lease is extended; a third of it when left out.
             poll_seconds: how long to wait when there is nothing to read.
             retry_policy: how often a failed batch is tried again at once, and how late.
-            on_error: what then: ``stop``, or ``dead_letter`` for the messages that fail alone, too.
+            on_error: what then, and what about a message that was refused for good: ``stop``; ``retry`` for ever;
+                ``dead_letter`` for the messages that fail alone, too; ``park``: the same, and later messages of its key
+                wait behind it.
 
         Raises:
             ConfigurationError: the declaration is wrong.
         """
-        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
-            raise ConfigurationError(
-                f"Processor '{processor_id}': retry_policy={retry_policy!r} must be a RetryPolicy(max_retries=…)."
-            )
-        if not isinstance(transactional, bool):
-            raise ConfigurationError(
-                f"Processor '{processor_id}': transactional={transactional!r} must be True or False."
-            )
-        if callable(processor_id):
-            raise ConfigurationError('Write @hf.processor("id") with an id: its checkpoint is kept under it.')
-        settings = ProcessorSettings(
-            start_from=checked_start(processor_id, start_from),
-            types=checked_types(processor_id, types),
-            version=version,
-            partitions=partitions,
-            batch_size=batch_size,
-            order=order,
-            transactional=transactional,
-            lease_seconds=lease_seconds,
-            heartbeat_seconds=heartbeat_seconds,
-            poll_seconds=poll_seconds,
-            retry_policy=retry_policy or RetryPolicy(max_retries=3, base_delay_seconds=0.5, max_delay_seconds=30.0),
-            on_error=on_error,
-        )
+        require_known("processor", options, ProcessorSettings)
+        settings = checked_settings(processor_id, options)
 
         def register(handler: _Handler) -> _Handler:
             self._add(Processor(processor_id, handler, settings))
@@ -155,12 +140,14 @@ class Processors:
 
         return register
 
-    def relay(self, processor_id: str, sink: Sink, **options: Any) -> None:
+    @takes(ProcessorSettings, retry_policy=None)
+    def relay(self, processor_id: str, sink: Sink, **options: Unpack[ProcessorOptions]) -> None:
         """Send the outbox's messages to another system, in order, at least once, with their message ids.
 
-        ``options`` are those of ``processor``; the checkpoint is stored after the sink has taken a batch. A receiver
-        that does not answer is tried for about a week before the relay stops; with ``on_error="dead_letter"`` a message
-        that fails alone is tried for about a quarter of an hour.
+        ``options`` are those of ``processor``. The checkpoint moves over what the sink has delivered, also when it
+        fails in the midst of a batch. A receiver that does not answer is tried for about a week before the relay stops;
+        with ``on_error="dead_letter"`` or ``"park"`` a message that fails is tried for about a quarter of an hour, and
+        one that is refused for good once.
         """
         if isinstance(sink, type) or not callable(getattr(sink, "send", None)):
             raise ConfigurationError(
@@ -170,9 +157,10 @@ class Processors:
             raise ConfigurationError(
                 f"Relay '{processor_id}': transactional=True cannot hold, since the other system is in no transaction."
             )
-        patience = _RELAY_LETTERS if options.get("on_error") == "dead_letter" else _RELAY_STOPS
-        settings = {"retry_policy": patience, **options, "transactional": False}
-        self.processor(processor_id, **settings)(relaying(sink))
+        patience = _RELAY_LETTERS if options.get("on_error") in ("dead_letter", "park") else _RELAY_STOPS
+        options.setdefault("retry_policy", patience)
+        options["transactional"] = False
+        self.processor(processor_id, **options)(relaying(sink))
 
     def _add(self, processor: Processor) -> None:
         key = (processor.id, processor.version)
@@ -220,9 +208,15 @@ class Processors:
         return self._leases
 
     @property
-    def by_hand(self) -> ByHand:
+    def operator(self) -> ProcessorOperator:
         """Return what people do: list, promote, stop, resume, rebuild, forget."""
-        return ByHand(self.engine, self.checkpoints, self.leases)
+        return ProcessorOperator(self.engine, self.checkpoints, self.leases)
+
+    @property
+    def by_hand(self) -> ProcessorOperator:
+        """Return ``operator``, under its former name."""
+        warn_of_former("'Processors.by_hand'", "operator")
+        return self.operator
 
     def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
         own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
@@ -235,18 +229,13 @@ class Processors:
             use_wal(engine)
         return engine
 
-    def check(self) -> None:
-        """Check every declared processor against what is stored of it.
-
-        Raises:
-            ConfigurationError: what is stored does not fit what is declared.
-        """
-        for fault in self.faults().values():
-            raise fault
-
     def faults(self) -> dict[str, DbError]:
         """Return what is wrong with declared processors, by title."""
-        return self._faults_of(lambda processor: _check_known(processor, self.checkpoints.of(processor.id)))
+        return self._faults_of(self._check)
+
+    def _check(self, processor: Processor) -> None:
+        require_rights(self.engine, self._rights)
+        _check_known(processor, self.checkpoints.of(processor.id))
 
     def register(self) -> None:
         """Write down every declared processor that is not known yet.
@@ -267,11 +256,12 @@ class Processors:
         for processor in sorted(self.declared, key=lambda item: item.version):
             try:
                 step(processor)
-            except ConfigurationError as error:
+            except (ConfigurationError, QueryError, WriteError) as error:
                 faults[processor.title] = error
         return faults
 
     def _register(self, processor: Processor) -> None:
+        require_rights(self.engine, self._rights)
         known = self.checkpoints.of(processor.id)
         _check_known(processor, known)
         there = {place.id for place in known}
@@ -279,10 +269,28 @@ class Processors:
             return
         new = self._new_places(processor, [place for place in known if place.id.version != processor.version])
         missing = [place for place in new if place.id not in there]
-        if missing[0].checkpoint is None and not any(place.version == processor.version for place in there):
+        begins = missing[0].checkpoint is None
+        if begins and not any(place.version == processor.version for place in there):
             with changing(self.engine) as connection:
+                self._require_everything(connection, processor)
                 withdraw(connection, processor.id, processor.version, "registration")
-        self.checkpoints.register(missing)
+        is_at_end = processor.settings.start_from == "end"
+        check = None if is_at_end and not begins else partial(self._require_everything, processor=processor)
+        self.checkpoints.register(missing, check)
+
+    def _require_everything(self, connection: Connection, processor: Processor) -> None:
+        """Refuse to begin where messages are gone, unless the declaration names the first one kept."""
+        reader, accepted = self._reader(processor, processor.partition_ids[0]), processor.settings.first_kept
+        first, start = reader.first(), processor.settings.start_from
+        if isinstance(start, Checkpoint) and first is not None and reader.in_order(start) >= first:
+            return
+        why = refusal(lock_pruned(connection), first, None if accepted is None else reader.in_order(accepted))
+        if why is not None:
+            place = start if isinstance(start, Checkpoint) else "the beginning"
+            raise ConfigurationError(
+                f"{processor.title} starts from {place}, but {why}. Declare start_from='end'"
+                f"{'' if first is None else f', or first_kept={str(first)!r} to begin there'}; nothing was registered."
+            )
 
     def _new_places(self, processor: Processor, known: Sequence[Place]) -> list[Place]:
         settings = processor.settings
@@ -322,11 +330,6 @@ class Processors:
                 if self.engine.dialect.name in ("mysql", "mariadb"):
                     self._number_everything()
                 return self._reader(processor, processor.partition_ids[0]).end()
-            case "stored":
-                raise ConfigurationError(
-                    f"Processor '{processor.id}' version {processor.version} has no stored checkpoint, and "
-                    "start_from='stored' asks for one. Start it from 'beginning' or 'end' once."
-                )
         return None
 
     # Running
@@ -346,16 +349,20 @@ class Processors:
         if not self.declared:
             return []
         woken = wake_ups(self.engine)
+        lookout = None if woken is None else Lookout(self.engine, self._clock)
         works = [
             LeasedWork(
                 f"Processor {partition}",
-                make=partial(self.runner, processor, partition, stop, is_told_of_changes=woken is not None),
+                make=partial(self.runner, processor, partition, stop, lookout),
                 check=partial(self._register, processor),
                 poll_seconds=processor.settings.poll_seconds,
                 longest_rest_seconds=_LONGEST_REST_SECONDS if woken is None else _LONGEST_REST_SECONDS_IF_WOKEN,
                 wake_ups=woken,
-                look_again=PartitionRunner.look_for_changes,
+                woken=PartitionRunner.woken,
                 is_held_back=None if woken is None else PartitionRunner.is_held_back,
+                abandon=PartitionRunner.abandon,
+                failed=PartitionRunner.record_failure,
+                on_fault=partial(self._record_fault, partition),
                 fault=(faults or {}).get(processor.title),
             )
             for processor in self.declared
@@ -374,9 +381,18 @@ class Processors:
             )
         return works
 
+    def _record_fault(self, partition: PartitionId, error: Exception, retry_seconds: float) -> None:
+        """Add to the history why a partition is not run; listings tell it as long as it is so."""
+        del retry_seconds
+        Letters(self.checkpoints).record_fault(partition, error)
+
     def chores(self) -> list[Chore]:
         """Return what some process must do now and then: say who holds the outbox back, delete what is old."""
-        return Upkeep(self.engine, self.checkpoints, self._clock, self._retention).chores() if self.declared else []
+        return (
+            OutboxHousekeeping(self.engine, self.checkpoints, self._clock, self._retention).chores()
+            if self.declared
+            else []
+        )
 
     def sequencer(self) -> Sequencer:
         """Return what numbers messages on MariaDB and MySQL."""
@@ -388,7 +404,7 @@ class Processors:
         processor: Processor,
         partition: PartitionId,
         stop: threading.Event | None = None,
-        is_told_of_changes: bool = False,
+        lookout: Lookout | None = None,
     ) -> PartitionRunner:
         """Return what runs one partition."""
         engine, checkpoints = self.engine, self.checkpoints
@@ -403,7 +419,7 @@ class Processors:
             telemetry=self._telemetry,
             clock=self._clock,
             stop=stop,
-            is_told_of_changes=is_told_of_changes,
+            lookout=lookout,
         )
 
     def _reader(self, processor: Processor, partition: PartitionId) -> OutboxReader:
@@ -499,7 +515,8 @@ def _check_known(processor: Processor, known: Sequence[Place]) -> None:
     """Refuse a declaration that does not fit what is stored.
 
     Raises:
-        ConfigurationError: the id is in use with a higher version, or this version with other partitions or order.
+        ConfigurationError: the id is in use with a higher version, or this version with other partitions or order, or
+            a stored checkpoint is asked for and there is none.
     """
     active = max((place.id.version for place in known if place.role is Role.ACTIVE), default=0)
     same = [place for place in known if place.id.version == processor.version]
@@ -514,6 +531,7 @@ def _check_known(processor: Processor, known: Sequence[Place]) -> None:
             "here. Deploy the newer code, or give the older one another id."
         )
     if not same:
+        _require_start(processor)
         return
     if same[0].partitions != processor.settings.partitions:
         raise ConfigurationError(
@@ -525,4 +543,15 @@ def _check_known(processor: Processor, known: Sequence[Place]) -> None:
         raise ConfigurationError(
             f"Processor '{processor.id}' version {processor.version} is stored with order='{same[0].reading_order}', "
             f"and '{processor.settings.order}' is declared: the checkpoint would mean another place. Raise the version."
+        )
+    if len(same) < processor.settings.partitions:
+        _require_start(processor)
+
+
+def _require_start(processor: Processor) -> None:
+    """Refuse one that has to go on where it stood, and never was anywhere."""
+    if processor.settings.start_from == "stored":
+        raise ConfigurationError(
+            f"Processor '{processor.id}' version {processor.version} has no stored checkpoint, and start_from='stored' "
+            "asks for one. Start it from 'beginning' or 'end' once."
         )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import SystemClock
-from ..core.engine import autocommit
 from ..core.errors import ConfigurationError, Unavailable
-from ..core.named_sql import family
-from ..core.postgres_writers import WriterBarrier
+from ..database.pools import autocommit
+from ..database.postgres_writers import WriterBarrier
+from ..database.statements import family
 from ..records.database import translated
 from .message import Checkpoint, Message
+from .readable import ReadMessages, read_messages
 from .statements import named
 
 READING_ORDERS = ("transaction", "position")
@@ -25,7 +23,7 @@ _LOOK_AHEAD = 10
 _MOST_LOOKED_AT = 20_000
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
-_decode = json.JSONDecoder().raw_decode  # what we wrote ourselves has no space around it
+_BEFORE_THE_MESSAGE = 4  # how far was looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +115,26 @@ class OutboxReader:
 
     def last(self) -> Checkpoint | None:
         """Return the last message that is committed now, whether or not it can be read yet."""
-        name = "last_by_position" if self._by_position else "last"
+        return self._found("last_by_position" if self._by_position else "last")
+
+    def first(self) -> Checkpoint | None:
+        """Return the first message that is kept, None when there is none."""
+        return self._found("first_by_position" if self._by_position else "first")
+
+    def _found(self, name: str) -> Checkpoint | None:
         with translated(self._engine, writes=False), autocommit(self._engine) as connection:
             row = connection.exec_driver_sql(named.statement(self._dialect, name)).one_or_none()
         return None if row is None or row[1] is None else self._place(row[0], row[1])
 
     def _read_all(self, connection: Connection, after: Checkpoint | None, batch_size: int) -> Batch:
         values = {**_behind(after), "batch_size": batch_size}
-        rows = connection.exec_driver_sql(named.statement(self._dialect, "read"), values).fetchall()
-        if not rows:
+        sql = named.statement(self._dialect, "read")
+        found = read_messages(lambda: connection.exec_driver_sql(sql, values))
+        if not found.messages:
             return NOTHING
-        messages = [_message(row) for row in rows]
-        highest = max(message.position for message in messages)
-        return Batch(messages, messages[-1].checkpoint, highest, len(rows) == batch_size)
+        highest = max(message.position for message in found.messages)
+        is_full = found.are_cut or len(found.messages) == batch_size
+        return Batch(found.messages, found.messages[-1].checkpoint, highest, is_full)
 
     def _read_some(self, connection: Connection, after: Checkpoint | None, batch_size: int) -> Batch:
         look_at = min(_MOST_LOOKED_AT, batch_size * _LOOK_AHEAD)
@@ -147,15 +152,16 @@ class OutboxReader:
             if bound is None:
                 return NOTHING
             values["bound"] = bound
-        rows = connection.exec_driver_sql(named.statement(self._dialect, name), values).fetchall()
-        return self._reached(rows, batch_size, look_at)
+        sql = named.statement(self._dialect, name)
+        found = read_messages(lambda: connection.exec_driver_sql(sql, values), _BEFORE_THE_MESSAGE)
+        return self._reached(found, batch_size, look_at)
 
-    def _reached(self, rows: Sequence[Sequence[Any]], batch_size: int, look_at: int) -> Batch:
-        if not rows:
+    def _reached(self, found: ReadMessages, batch_size: int, look_at: int) -> Batch:
+        if found.head is None:
             return NOTHING
-        transaction_id, position, highest, looked_at = rows[0][:4]
-        messages = [_message(row[4:]) for row in rows if row[6] is not None]
-        if len(messages) < batch_size:
+        transaction_id, position, highest, looked_at = found.head[:_BEFORE_THE_MESSAGE]
+        messages = found.messages
+        if len(messages) < batch_size and not found.are_cut:
             return Batch(messages, self._place(transaction_id, position), highest, is_full=looked_at == look_at)
         last = messages[-1]
         return Batch(messages, self._place(last.transaction_id, last.position), highest, is_full=True)
@@ -181,26 +187,3 @@ def _behind(after: Checkpoint | None) -> dict[str, object]:
     if after is None:
         return {"after_transaction": "0", "after_position": -(2**62)}
     return {"after_transaction": str(after.transaction_id), "after_position": after.position}
-
-
-def _message(row: Sequence[Any]) -> Message:
-    transaction_id, position, message_id, kind, data, headers, key, correlation_id, causation_id, appended_at = row
-    return Message(
-        message_id,
-        kind,
-        _decode(data)[0],
-        int(transaction_id),
-        position,
-        appended_at if type(appended_at) is datetime and appended_at.tzinfo else _moment(appended_at),
-        key,
-        correlation_id,
-        causation_id,
-        {} if headers is None else _decode(headers)[0],
-    )
-
-
-def _moment(value: Any) -> datetime:
-    """Return a moment that the database keeps without its zone, UTC."""
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    moment: datetime = found.replace(tzinfo=UTC)
-    return moment

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 from sqlalchemy.sql.expression import cast
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from ..core.migrations import Migration
-from ..core.named_sql import family
+from ..database.key_collation import KEY_TABLE
+from ..database.migrations import Migration
+from ..database.statements import family
 from ..records.times import UtcMoment
 from .statements import named
 
@@ -81,6 +96,14 @@ waiting_table = Table(
     Column("instance_id", String(200), primary_key=True),
     Column("seen_at", UtcMoment),
 )
+pruned_table = Table(
+    "holdfast_outbox_pruned",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("messages", BigInteger),
+    Column("pruned_at", UtcMoment),
+    **KEY_TABLE,
+)
 redeliveries_table = Table(
     "holdfast_processor_redeliveries",
     metadata,
@@ -91,6 +114,23 @@ redeliveries_table = Table(
     Column("message", Text),
     Column("attempts", Integer),
 )
+parked_table = Table(
+    "holdfast_processor_parked",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer(), "sqlite"), Identity(), primary_key=True),
+    Column("processor_id", String(100), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("partition_number", Integer, nullable=False),
+    Column("key_digest", String(64), nullable=False),
+    Column("letter_key", String(300), nullable=False),
+    Column("is_waiting", Boolean, nullable=False),
+    Column("redelivery_id", BigInteger),
+    Index("holdfast_processor_parked_order", "processor_id", "version", "partition_number", "key_digest", "id"),
+    Index("holdfast_processor_parked_letter", "letter_key"),
+    Index("holdfast_processor_parked_redelivery", "redelivery_id"),
+    sqlite_autoincrement=True,
+    **KEY_TABLE,
+)
 
 
 def _create_outbox_tables(connection: Connection) -> None:
@@ -100,4 +140,30 @@ def _create_outbox_tables(connection: Connection) -> None:
         connection.exec_driver_sql(named.whole("postgresql", "store_checkpoint_function"))
 
 
-MIGRATIONS = (Migration(4, "outbox", _create_outbox_tables),)
+def _count_pruned(connection: Connection) -> None:
+    """Add the count of deleted messages. Releases before this one did not count: what they deleted shows as a gap."""
+    pruned_table.create(connection, checkfirst=True)
+    if connection.execute(select(pruned_table.c.id)).one_or_none() is None:
+        count = None if _has_gap(connection) else 0
+        connection.execute(insert(pruned_table), {"id": 1, "messages": count})
+
+
+def _has_gap(connection: Connection) -> bool:
+    """Return whether the messages do not begin with the first one, or are gone although processors have passed some."""
+    first = connection.exec_driver_sql("SELECT MIN(position) FROM holdfast_outbox").scalar_one()
+    if first is not None:
+        return bool(first > 1)
+    passed = select(func.max(checkpoints_table.c.highest_position))
+    return connection.execute(passed).scalar_one() is not None
+
+
+def _add_parked(connection: Connection) -> None:
+    """Add the table of parked messages. Older workers do not park keys, and pass by those that are parked."""
+    parked_table.create(connection, checkfirst=True)
+
+
+MIGRATIONS = (
+    Migration(4, "outbox", _create_outbox_tables),
+    Migration(10, "outbox: what was pruned", _count_pruned),
+    Migration(17, "outbox: parked keys", _add_parked),
+)

@@ -9,7 +9,6 @@ who waited for a lock comes after whom it waited for.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,16 +16,16 @@ from typing import Any
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.errors import LeaseConflictError, LostLeaseError
+from ..core.errors import LostLeaseError
+from ..lease.held_lease import HeldLease
+from ..lease.store import StateStore
 from ..records.database import changing
 from ..runtime.idle_time import limit_idle_time
 from ..runtime.keeper import keeping
-from ..state.lease import HeldLease
-from ..state.store import StateStore
+from ..runtime.leased_part import logged_step
 from .statements import named
 from .step import Step
 
-_log = logging.getLogger("holdfast.outbox")
 LEASE_NAME = "outbox-sequencer"
 _MOST_AT_ONCE = 5000
 LONGEST_LEASE_SECONDS = 10.0
@@ -53,7 +52,7 @@ class Sequencer:
         Raises:
             LeaseConflictError: another process numbers.
         """
-        with self._told():
+        with logged_step(self.title):
             lease = self._leases.acquire(LEASE_NAME, ttl_seconds=self._lease_seconds)
         try:
             with keeping(lease, self._clock):
@@ -63,7 +62,7 @@ class Sequencer:
 
     def process_batch(self, lease: HeldLease) -> Step:
         """Number what is there."""
-        with self._told():
+        with logged_step(self.title):
             numbered = self.number(lease.fencing_token)
             if numbered is None:
                 lease.mark_lost()
@@ -72,17 +71,6 @@ class Sequencer:
                     "'holdfast processor resume' to start afresh."
                 )
         return Step(numbered, caught_up=numbered == 0)
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Log a step that failed; the worker only tries again."""
-        try:
-            yield
-        except LeaseConflictError:
-            raise
-        except Exception as error:
-            _log.warning("%s did not complete a step and tries again: %s", self.title, error)
-            raise
 
     def number(self, token: int) -> int | None:
         """Give committed messages their positions; return how many, None when the token no longer holds [OUTBOX-6]."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy.engine import Engine
 
-from ..core.engine import end_what_freezes, let_sessions_say, use_wal
+from ..database.pools import end_what_freezes, let_sessions_say, use_wal
 
 # Every read goes along an index from the checkpoint on. Where statistics are missing or old, the planner may want to
-# collect and sort all that lies behind the checkpoint for each batch. Moments are told in UTC.
+# collect and sort all that lies behind the checkpoint for each batch. Moments are in UTC.
 _BY_INDEX = (
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; "
     "SET enable_mergejoin = off; SET timezone = 'UTC'"

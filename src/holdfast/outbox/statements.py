@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..core.named_sql import NamedSql
+from ..database.statements import NamedSql
 
 named = NamedSql(__package__)

@@ -1,6 +1,6 @@
 """Waking processors on PostgreSQL: when messages are appended, and when people have changed something.
 
-Elsewhere they poll. What is told to nobody, because no one listens at that moment, is found by the next poll.
+Elsewhere they poll. What nobody hears, because no one listens at that moment, is found by the next poll.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHANNEL = "holdfast_outbox"
 CHANGED = "changed"
 
 
-def tell_of_changes(connection: Connection) -> None:
+def notify_of_changes(connection: Connection) -> None:
     """Have processors look, once this transaction commits, at what people have changed."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, CHANGED))

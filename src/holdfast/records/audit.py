@@ -12,9 +12,11 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection, Engine
 
+from ..core.key_text import is_plain
 from .database import reading
 from .paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
 from .schema import ID_LENGTH, audit_table
+from .storable_text import plain
 from .times import database_time
 
 _KIND = "audit"
@@ -25,7 +27,7 @@ _columns = audit_table.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One change made by hand."""
+    """One change made by hand; ``seal`` is the number of the seal that covers it, None until housekeeping sealed it."""
 
     id: int
     at: datetime
@@ -33,17 +35,21 @@ class AuditRow:
     action: str
     target: str
     details: dict[str, Any] | None
+    seal: int | None = None
 
 
 def record(
     connection: Connection, actor: str, action: str, target: str, details: Mapping[str, object] | None = None
 ) -> None:
-    """Write down a change in the transaction that makes it. Long names are cut: no change fails for its audit."""
+    """Write down a change in the transaction that makes it.
+
+    No change fails for its audit: long names are cut, and characters that no table takes are replaced.
+    """
     values = {
         "at": database_time(connection.dialect),
-        "actor": actor[:ID_LENGTH],
-        "action": action[:_ACTION_LENGTH],
-        "target": target[:_TARGET_LENGTH],
+        "actor": plain(actor)[:ID_LENGTH],
+        "action": plain(action)[:_ACTION_LENGTH],
+        "target": plain(target)[:_TARGET_LENGTH],
         "details": None if details is None else json.dumps(dict(details), ensure_ascii=False),
     }
     connection.execute(insert(audit_table).values(values))
@@ -62,6 +68,8 @@ def page(
     Raises:
         ConfigurationError: the limit or the token is wrong, or the tables are missing.
     """
+    if not is_plain(f"{action or ''}{target or ''}"):
+        return Page([], None)  # no row can hold that
     query = select(audit_table).order_by(_columns.id.desc())
     if action is not None:
         query = query.where(_columns.action == action)
@@ -84,4 +92,7 @@ def present_user() -> str:
 
 
 def _details(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else dict(json.loads(text))
+    try:
+        return None if text is None else dict(json.loads(text))
+    except (TypeError, ValueError):  # somebody else wrote it: the rest of the page is shown all the same
+        return {"unreadable": text}

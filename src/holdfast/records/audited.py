@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime
 
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import DbError
 from . import audit
+from .audited_change import BEGUN, audited_change
 from .database import changing
-from .dead_letters import SETTLED_BY_HAND, DeadLetter, LetterFilter, LetterStatus, settling_details
-from .exact import legible
+from .dead_letters import (
+    REOPENED_BY_HAND,
+    SETTLED_BY_HAND,
+    DeadLetter,
+    LetterFilter,
+    LetterStatus,
+    check_age,
+    check_reopenable,
+    check_settlable,
+    has_begun_retry,
+    no_such_letter,
+    reopening_details,
+    settling_details,
+)
 from .paging import DEFAULT_LIMIT, Page
 from .protocol import EVERY_LETTER, LetterTable
 from .retention import RETENTION_DAYS
-
-logger = logging.getLogger("holdfast.records")
+from .storable_text import legible
+from .times import days_before
 
 
 class AuditedLetters(LetterTable):
     """Letters of a table that keeps no audit of its own, such as an Azure table; do not wrap one that does.
 
-    The row of the audit is written after the change took effect, because no transaction spans both places. When the
-    process dies in between there is none: the letter itself carries who changed it and when. When the database does
-    not take the row, the change is made all the same, and the log tells what the row would have.
+    The row of the audit is written before the change, because no transaction spans both places: there is no change
+    without a row. What is refused before that has none; what was not done after all has a second row that says so.
 
     Args:
         letters: the table.
         engine: the database with the audit.
+        now: returns the present time as the table sees it, which decides what is old.
     """
 
-    def __init__(self, letters: LetterTable, engine: Engine) -> None:
+    def __init__(self, letters: LetterTable, engine: Engine, now: Callable[[], datetime]) -> None:
         self._letters = letters
         self._engine = engine
+        self._now = now
 
     def add(self, letter: DeadLetter) -> bool:
         """Add a letter; that is nobody's change by hand."""
@@ -53,36 +68,46 @@ class AuditedLetters(LetterTable):
         """Return how many letters are wanted, if the table can tell."""
         return self._letters.count(wanted)
 
-    def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Mark a Pending letter as dealt with, audited."""
-        settled = self._letters.resolve(engine, row_key, notes, actor, despite_retry=despite_retry)
-        self._record(actor, SETTLED_BY_HAND[LetterStatus.RESOLVED], _name(settled), settling_details(settled, notes))
-        return settled
-
-    def expire_one(
-        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    def settle(
+        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
     ) -> DeadLetter:
-        """Give up on one Pending letter, audited."""
-        settled = self._letters.expire_one(engine, row_key, notes, actor, despite_retry=despite_retry)
-        self._record(actor, SETTLED_BY_HAND[LetterStatus.EXPIRED], _name(settled), settling_details(settled, notes))
-        return settled
+        """Settle a Pending letter, audited."""
+        letter = self._there(engine, row_key)
+        check_settlable(letter, despite_retry=despite_retry)
+        with self._audited(actor, SETTLED_BY_HAND[status], letter, settling_details(letter, notes)):
+            return self._letters.settle(engine, row_key, status, notes, actor, despite_retry=despite_retry)
+
+    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
+        """Make a settled letter Pending again, audited with what it said before."""
+        letter = self._there(engine, row_key)
+        check_reopenable(letter, despite_retry=despite_retry)
+        with self._audited(actor, REOPENED_BY_HAND, letter, reopening_details(letter, notes)):
+            return self._letters.reopen(engine, row_key, notes, actor, despite_retry=despite_retry)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
-        """Give up on old Pending letters; one row of the audit says how many."""
+        """Give up on old Pending letters; a row says that it was begun, another one how many there were."""
+        check_age(older_than_days)
+        if not self._has_some_before(older_than_days, engine):
+            return 0
+        action, details = SETTLED_BY_HAND[LetterStatus.EXPIRED], {"older_than_days": older_than_days}
+        self._record(actor, f"{action} {BEGUN}", engine or "every engine", details)
         expired = self._letters.expire(older_than_days, engine, actor=actor)
-        if expired:
-            details = {"older_than_days": older_than_days, "expired": expired}
-            self._record(actor, SETTLED_BY_HAND[LetterStatus.EXPIRED], engine or "every engine", details)
+        self._record(actor, action, engine or "every engine", {**details, "expired": expired})
         return expired
 
     def begin_retry(self, engine: str, row_key: str, actor: str, new_message_id: str) -> DeadLetter:
         """Write down who retries a letter and under which id, audited unless somebody had begun before."""
-        before = self._letters.get(engine, row_key)
-        begun = self._letters.begin_retry(engine, row_key, actor, new_message_id)
-        is_ours = before is not None and before.retry_message_id is None and begun.retry_message_id == new_message_id
-        if is_ours:
-            self._record(actor, "dlq retry", _name(begun), {"retried_as": new_message_id})
-        return begun
+        letter = self._there(engine, row_key)
+        if has_begun_retry(letter):
+            return letter
+        try:
+            with self._audited(actor, "dlq retry", letter, {"retried_as": new_message_id}):
+                begun = self._letters.begin_retry(engine, row_key, actor, new_message_id)
+                if begun.retry_message_id != new_message_id:
+                    raise _OthersWereFasterError(begun)
+                return begun
+        except _OthersWereFasterError as others:
+            return others.begun
 
     def finish_retry(self, engine: str, row_key: str, message_id: str) -> DeadLetter:
         """Mark a letter as retried; the audit has it since the retry was begun."""
@@ -98,15 +123,32 @@ class AuditedLetters(LetterTable):
         """Forget settled letters; that is nobody's change by hand."""
         return self._letters.prune(retention_days)
 
+    def _there(self, engine: str, row_key: str) -> DeadLetter:
+        letter = self._letters.get(engine, row_key)
+        if letter is None:
+            raise no_such_letter(engine, row_key)
+        return letter
+
+    def _has_some_before(self, days: float, engine: str | None) -> bool:
+        until = days_before(self._now(), days)
+        wanted = LetterFilter(engine=engine, status=LetterStatus.PENDING, until=until, is_retry_begun=False)
+        page = self._letters.page(wanted, limit=1)
+        return bool(page.items) or page.continuation_token is not None
+
+    def _audited(
+        self, actor: str, action: str, letter: DeadLetter, details: Mapping[str, object]
+    ) -> AbstractContextManager[Connection | None]:
+        target = f"{letter.engine}/{letter.row_key}"
+        return audited_change(self._engine, legible(actor), action, target, details, is_in_database=False)
+
     def _record(self, actor: str, action: str, target: str, details: Mapping[str, object]) -> None:
-        try:
-            with changing(self._engine) as connection:
-                audit.record(connection, legible(actor), action, target, details)
-        except DbError as error:
-            told = f"'{action}' of {target} by {actor}"
-            extra = {"actor": actor, "action": action, "target": target, "details": dict(details)}
-            logger.error("%s was done and could not be audited: %s", told, error, extra=extra)
+        with changing(self._engine) as connection:
+            audit.record(connection, legible(actor), action, target, details)
 
 
-def _name(letter: DeadLetter) -> str:
-    return f"{letter.engine}/{letter.row_key}"
+class _OthersWereFasterError(DbError):
+    """Somebody else has begun the retry in this moment, so ours was not."""
+
+    def __init__(self, begun: DeadLetter) -> None:
+        super().__init__("Somebody else has begun the retry.")
+        self.begun = begun

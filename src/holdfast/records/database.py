@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import DBAPIError
 
-from ..core.config import safe_url
-from ..core.driver_errors import connection_error, is_connection_failure, reason
-from ..core.engine import writing
 from ..core.errors import Ambiguous, ConfigurationError, DbConnectionError, DbError, QueryError, Unavailable, WriteError
-
-_MISSING_TABLE = ("no such table", "does not exist", "doesn't exist")
-_MISSING_COLUMN = ("no such column", "unknown column", "has no column")
-_CONTENTION = ("deadlock", "locked", "lock wait timeout", "could not serialize", "lock timeout")
+from ..database.errors import Failure, Kind, connection_error, translating
+from ..database.pools import writing
 
 
 @contextmanager
@@ -54,42 +49,31 @@ def changing(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
-@contextmanager
-def translated(engine: Engine, *, writes: bool) -> Iterator[None]:
+def translated(engine: Engine, *, writes: bool) -> AbstractContextManager[None]:
     """Turn the driver's errors into ours; ours pass through."""
-    try:
-        yield
-    except PoolTimeoutError as error:
-        raise DbConnectionError(f"No free connection to {safe_url(engine.url)}: raise pool_size.") from error
-    except DBAPIError as error:
-        raise _as_ours(engine, error, writes) from error
-    except engine.dialect.loaded_dbapi.Error as error:  # from preparing a pooled connection: nothing was sent
-        raise DbConnectionError(f"{safe_url(engine.url)} does not answer: {error}. Check that it runs.") from error
-    except SQLAlchemyError as error:
-        ours = getattr(error, "orig", None)
-        if isinstance(ours, DbError):  # a value that a column of ours refused
-            raise ours from None
-        raise _unusable(engine, reason(error), writes) from error
+    return translating(engine, functools.partial(_as_ours, writes))
 
 
-def _as_ours(engine: Engine, error: DBAPIError, writes: bool) -> DbError:
-    why, where = reason(error), safe_url(engine.url)
-    if "holdfast_" in why and any(hint in why for hint in _MISSING_TABLE):
-        return ConfigurationError(f"Holdfast's tables are missing in {where}. Create them with 'holdfast migrate'.")
-    if "holdfast_" in why and any(hint in why.lower() for hint in _MISSING_COLUMN):
-        return ConfigurationError(f"Holdfast's tables in {where} are older than it is. Run 'holdfast migrate'.")
-    if writes and error.connection_invalidated:  # a COMMIT has no statement, and may have landed like any other
-        return Ambiguous(
-            f"The connection to {where} broke before a change was answered: {why}. Look whether it landed before you "
-            "repeat it."
-        )
-    if any(hint in why.lower() for hint in _CONTENTION):
-        return Unavailable(f"{where} was busy: {why}. Nothing was changed; try again.")
-    if is_connection_failure(error):
-        return connection_error(engine.url, error)
-    return _unusable(engine, why, writes)
-
-
-def _unusable(engine: Engine, why: str, writes: bool) -> DbError:
+def _as_ours(writes: bool, failure: Failure) -> DbError:
+    where, why = failure.where, failure.why
+    match failure.kind:
+        case Kind.MISSING_TABLE if failure.is_ours:
+            return ConfigurationError(f"Holdfast's tables are missing in {where}. Create them with 'holdfast migrate'.")
+        case Kind.MISSING_COLUMN if failure.is_ours:
+            return ConfigurationError(f"Holdfast's tables in {where} are older than it is. Run 'holdfast migrate'.")
+        case Kind.BROKEN if writes and isinstance(failure.error, DBAPIError):  # a COMMIT may have landed, too
+            return Ambiguous(
+                f"The connection to {where} broke before a change was answered: {why}. Look whether it landed before "
+                "you repeat it."
+            )
+        case Kind.CONTENTION | Kind.READ_ONLY | Kind.DISK_FULL:
+            return Unavailable(failure.sentence)
+        case Kind.NO_FREE_CONNECTION:
+            return DbConnectionError(failure.sentence)
+        case Kind.UNREACHABLE | Kind.BROKEN:
+            return connection_error(failure.url, failure.error)
+    refused = getattr(failure.error, "orig", None)
+    if isinstance(refused, DbError):  # a value that a column of ours refused
+        return refused
     kind = WriteError if writes else QueryError
-    return kind(f"The records in {safe_url(engine.url)} could not be used: {why}.")
+    return kind(f"The records in {where} could not be used: {why}.")

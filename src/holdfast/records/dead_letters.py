@@ -1,7 +1,7 @@
 """Dead letters: what could not be done, with its payload and its error, until a person deals with it.
 
 A letter is Pending until it is resolved, retried or expired, each of which happens once: whoever changes one holds it,
-looks whether it is Pending, and whoever comes second is told.
+looks whether it is Pending, and whoever comes second is refused. A person may reopen a settled one, to Pending.
 
 A retry whose queue is not in this database takes two such changes: the first writes down who retries and under which
 message id while the letter is still Pending, the second settles it when the message is in the queue. Whoever finds the
@@ -11,30 +11,42 @@ first without the second, after a crash, enqueues under the same id and settles 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, and_, insert, select, tuple_, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from ..core.errors import ConfigurationError, Conflict, NotFoundError
 from . import audit
-from .database import changing, reading, translated
-from .exact import given, kept, legible
-from .fitting import check_fits
-from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
-from .row_keys import LONGEST_KEY, dead_letter_key
+from .column_limits import check_fits
+from .database import reading, translated
+from .failure_text import failure_parts, failure_text
+from .filters import RecordFilter, conditions, is_wanted
+from .row_keys import LONGEST_KEY, dead_letter_key, key_beside
 from .schema import ID_LENGTH, PUBLISHER, dead_letters_table
-from .times import database_now, database_time, days_before
+from .storable_text import given, kept, legible, legible_notes, plain
+from .times import database_time
 
 RETRIED = "Retried"
-_KIND = "dead letters"
-_MOST_OF_ONE_ITEM = 1000
+_MOST_AT_ONCE = 1000
 _columns = dead_letters_table.c
-_newest_first = (_columns.last_failure_at.desc(), _columns.engine.desc(), _columns.row_key.desc())
+NEWEST_FIRST = (_columns.last_failure_at.desc(), _columns.engine.desc(), _columns.row_key.desc())
+
+
+SETTLED_FIELDS = (
+    "resolution_notes",
+    "resolved_at",
+    "resolved_by",
+    "retried_as",
+    "retry_message_id",
+    "retry_begun_at",
+    "retry_begun_by",
+)
+"""What a letter says about its settling, and no Pending one does but for a retry that was begun."""
 
 
 class LetterStatus(StrEnum):
@@ -49,6 +61,8 @@ class LetterStatus(StrEnum):
 SETTLED_BY_HAND = {LetterStatus.RESOLVED: "dlq resolve", LetterStatus.EXPIRED: "dlq expire"}
 """What the audit calls the change that gave a letter its status."""
 
+REOPENED_BY_HAND = "dlq reopen"
+
 SETTLED_BY_FORCE = "If it can never be finished, settle it with 'holdfast dlq resolve --force' (over HTTP: \"force\")."
 
 
@@ -56,7 +70,11 @@ SETTLED_BY_FORCE = "If it can never be finished, settle it with 'holdfast dlq re
 class DeadLetter:
     """One item that could not be done. ``retried_as`` names the item it was put back as.
 
+    ``traceback`` is that of the last failure, where a handler raised.
+
     ``retry_message_id`` is the id chosen for that; on a Pending letter it says that a retry was begun and not finished.
+
+    ``application`` is whose engine gave it up; letters of other workloads and of earlier releases tell none.
     """
 
     engine: str
@@ -78,27 +96,34 @@ class DeadLetter:
     retry_message_id: str | None = None
     retry_begun_at: datetime | None = None
     retry_begun_by: str | None = None
+    traceback: str | None = None
+    application: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterFilter:
-    """Which letters are wanted: those that fit everything that is not None.
+class LetterFilter(RecordFilter):
+    """Which letters are wanted. ``since`` and ``until`` are about the last failure.
 
-    ``since`` and ``until`` are about the last failure; ``error`` is a part of the error's text, in any case;
     ``is_retry_begun`` tells letters with a retry, finished or not, from those without.
     """
 
-    engine: str | None = None
     status: LetterStatus | None = None
-    instance_id: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    correlation_id: str | None = None
-    error: str | None = None
     is_retry_begun: bool | None = None
 
 
-_EVERY_LETTER = LetterFilter()
+def letter_conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
+    """Yield what holds for the letters that are wanted."""
+    yield from conditions(wanted, dead_letters_table, moment="last_failure_at", error="error_message")
+    retry = _columns.retry_message_id
+    if wanted.is_retry_begun is not None:
+        yield retry.is_not(None) if wanted.is_retry_begun else retry.is_(None)
+
+
+def is_letter_wanted(letter: DeadLetter, wanted: LetterFilter) -> bool:
+    """Return whether a letter fits everything that is asked for."""
+    has_retry = letter.retry_message_id is not None
+    is_fitting = is_wanted(letter, wanted, moment="last_failure_at", error="error_message")
+    return is_fitting and wanted.is_retry_begun in (None, has_retry)
 
 
 class DeadLetters:
@@ -123,9 +148,11 @@ class DeadLetters:
                 with connection.begin_nested():
                     connection.execute(insert(dead_letters_table).values(_row_of(letter)))
             except IntegrityError:
-                if self.get(letter.engine, letter.row_key, connection) is None:
+                there = self.get(letter.engine, letter.row_key, connection)
+                if there is None:
                     raise
-                return False
+                apart = kept_apart(letter, there)
+                return apart is not None and self.add(connection, apart)
         return True
 
     def get(self, engine_name: str, row_key: str, connection: Connection | None = None) -> DeadLetter | None:
@@ -133,92 +160,14 @@ class DeadLetters:
         query = select(dead_letters_table).where(_named(engine_name, row_key))
         with reading(self._engine, connection) as open_connection:
             row = open_connection.execute(query).one_or_none()
-        return None if row is None else _letter(row)
-
-    def page(
-        self, wanted: LetterFilter = _EVERY_LETTER, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return the letters that failed last, or those behind the page that ended with the token ``after``.
-
-        Raises:
-            ConfigurationError: the limit or the token is wrong.
-        """
-        query = select(dead_letters_table).where(*_conditions(wanted)).order_by(*_newest_first)
-        if after is not None:
-            query = query.where(_behind(after))
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
-        items = [_letter(row) for row in rows[:limit]]
-        return Page(items, _token(items[-1]) if len(rows) > limit else None)
-
-    def count(self, wanted: LetterFilter = _EVERY_LETTER) -> int:
-        """Return how many letters are wanted."""
-        query = select(func.count()).select_from(dead_letters_table).where(*_conditions(wanted))
-        with reading(self._engine) as connection:
-            return int(connection.execute(query).scalar_one())
+        return None if row is None else letter_in(row)
 
     def of_item(self, item_id: str, connection: Connection | None = None) -> list[DeadLetter]:
         """Return the letters of one item, oldest first; at most the first 1,000."""
         query = select(dead_letters_table).where(_columns.item_id == item_id)
-        query = query.order_by(_columns.last_failure_at, _columns.row_key).limit(_MOST_OF_ONE_ITEM)
+        query = query.order_by(_columns.last_failure_at, _columns.row_key).limit(_MOST_AT_ONCE)
         with reading(self._engine, connection) as open_connection:
-            return [_letter(row) for row in open_connection.execute(query)]
-
-    def resolve(
-        self, engine_name: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Mark a letter as dealt with, audited, and return it.
-
-        ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
-        """
-        with changing(self._engine) as connection:
-            letter = self._held(connection, engine_name, row_key)
-            check_settlable(letter, despite_retry=despite_retry)
-            return self._settled(connection, letter, LetterStatus.RESOLVED, notes, actor)
-
-    def expire_one(
-        self, engine_name: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Give up on one letter, audited, and return it; ``despite_retry`` as in ``resolve``.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
-        """
-        with changing(self._engine) as connection:
-            letter = self._held(connection, engine_name, row_key)
-            check_settlable(letter, despite_retry=despite_retry)
-            return self._settled(connection, letter, LetterStatus.EXPIRED, notes, actor)
-
-    def expire(self, older_than_days: float, engine_name: str | None = None, *, actor: str) -> int:
-        """Give up on Pending letters that failed longer ago than that, audited; return how many.
-
-        Letters with a retry that was begun are left alone: its message may be in the queue.
-
-        Raises:
-            ConfigurationError: the number of days is negative.
-        """
-        if older_than_days < 0:
-            raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
-        with changing(self._engine) as connection:
-            until = days_before(database_now(connection), older_than_days)
-            wanted = and_(*_conditions(LetterFilter(engine=engine_name, until=until, is_retry_begun=False)))
-            pending = update(dead_letters_table).where(wanted, _columns.status == LetterStatus.PENDING.value)
-            values = {
-                "status": LetterStatus.EXPIRED.value,
-                "resolution_notes": expiry_notes(older_than_days),
-                "resolved_at": database_time(connection.dialect),
-                "resolved_by": actor[:ID_LENGTH],
-            }
-            expired = connection.execute(pending.values(values)).rowcount
-            if expired:
-                details = {"older_than_days": older_than_days, "expired": expired}
-                audit.record(connection, actor, "dlq expire", engine_name or "every engine", details)
-        return expired
+            return [letter_in(row) for row in open_connection.execute(query)]
 
     def begin_retry(
         self, connection: Connection, engine_name: str, row_key: str, actor: str, new_message_id: str
@@ -234,14 +183,12 @@ class DeadLetters:
         """
         check_fits(engine_name, message_id=new_message_id)
         letter = self._held(connection, engine_name, row_key)
-        if not is_pending(letter):
-            raise Conflict(f"{told_state(letter)}; nothing was changed.")
-        if letter.retry_message_id is not None:
+        if has_begun_retry(letter):
             return letter
         values = {
             "retry_message_id": new_message_id,
             "retry_begun_at": database_time(connection.dialect),
-            "retry_begun_by": actor[:ID_LENGTH],
+            "retry_begun_by": plain(actor)[:ID_LENGTH],
         }
         with translated(self._engine, writes=True):
             _set_held(connection, letter, values)
@@ -249,34 +196,63 @@ class DeadLetters:
         return self._held(connection, engine_name, row_key)
 
     def finish_retry(self, connection: Connection, engine_name: str, row_key: str, message_id: str) -> DeadLetter:
-        """Settle a letter whose message is back in its queue; nothing happens when that was told before.
+        """Settle a letter whose message is back in its queue; nothing happens when that was recorded before.
 
         Raises:
             NotFoundError: there is no such letter.
             Conflict: no retry with that id was begun, or someone else settled the letter; nothing was changed.
         """
         letter = self._held(connection, engine_name, row_key)
-        if is_retried_as(letter, message_id):
+        if has_finished_retry(letter, message_id):
             return letter
-        if not is_pending(letter) or letter.retry_message_id != message_id:
-            raise Conflict(f"{told_state(letter)}, not with the message '{message_id}'; nothing was changed.")
         self.mark_retried(connection, letter, message_id, letter.retry_begun_by or "")
         return self._held(connection, engine_name, row_key)
 
-    def _settled(
-        self, connection: Connection, letter: DeadLetter, status: LetterStatus, notes: str, actor: str
+    def settle(
+        self,
+        connection: Connection,
+        engine_name: str,
+        row_key: str,
+        status: LetterStatus,
+        notes: str,
+        actor: str,
+        *,
+        despite_retry: bool = False,
     ) -> DeadLetter:
-        """Settle a letter that the transaction holds, as a person decided."""
-        values = {
-            "status": status.value,
-            "resolution_notes": legible(notes),
-            "resolved_at": database_time(connection.dialect),
-            "resolved_by": actor[:ID_LENGTH],
-        }
-        _set_held(connection, letter, values)
-        name = f"{letter.engine}/{letter.row_key}"
+        """Settle a Pending letter as a person decided, audited, and return it.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
+        """
+        letter = self._held(connection, engine_name, row_key)
+        check_settlable(letter, despite_retry=despite_retry)
+        _set_held(connection, letter, settled_columns(connection, status, legible_notes(notes), actor))
+        name = f"{engine_name}/{row_key}"
         audit.record(connection, actor, SETTLED_BY_HAND[status], name, settling_details(letter, notes))
-        return self._held(connection, letter.engine, letter.row_key)
+        return self._held(connection, engine_name, row_key)
+
+    def reopen(
+        self,
+        connection: Connection,
+        engine_name: str,
+        row_key: str,
+        notes: str,
+        actor: str,
+        *,
+        despite_retry: bool = False,
+    ) -> DeadLetter:
+        """Make a settled letter Pending again as a person decided, audited, and return it.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is not settled, or it was put back; nothing was changed.
+        """
+        letter = self._held(connection, engine_name, row_key)
+        check_reopenable(letter, despite_retry=despite_retry)
+        _set_held(connection, letter, {"status": LetterStatus.PENDING.value, **dict.fromkeys(SETTLED_FIELDS)})
+        audit.record(connection, actor, REOPENED_BY_HAND, f"{engine_name}/{row_key}", reopening_details(letter, notes))
+        return self._held(connection, engine_name, row_key)
 
     def _held(self, connection: Connection, engine_name: str, row_key: str) -> DeadLetter:
         """Return a letter that is the transaction's until it ends."""
@@ -285,19 +261,23 @@ class DeadLetters:
             row = connection.execute(query).one_or_none()
         if row is None:
             raise no_such_letter(engine_name, row_key)
-        return _letter(row)
+        return letter_in(row)
 
     def mark_retried(self, connection: Connection, letter: DeadLetter, retried_as: str, actor: str) -> None:
         """Mark a letter that this transaction holds as put back."""
-        values = {
-            "status": LetterStatus.RESOLVED.value,
-            "resolution_notes": RETRIED,
-            "resolved_at": database_time(connection.dialect),
-            "resolved_by": actor[:ID_LENGTH],
-            "retried_as": retried_as,
-        }
+        settled = settled_columns(connection, LetterStatus.RESOLVED, RETRIED, actor)
         with translated(self._engine, writes=True):
-            _set_held(connection, letter, values)
+            _set_held(connection, letter, {**settled, "retried_as": retried_as})
+
+    def pending_keys(self, engine_name: str, row_keys: Sequence[str], connection: Connection) -> set[str]:
+        """Return the keys of those letters of an engine that are Pending now."""
+        found: set[str] = set()
+        for start in range(0, len(row_keys), _MOST_AT_ONCE):
+            some = row_keys[start : start + _MOST_AT_ONCE]
+            is_wanted = and_(_columns.engine == engine_name, _columns.row_key.in_(some))
+            is_pending = _columns.status == LetterStatus.PENDING.value
+            found.update(connection.execute(select(_columns.row_key).where(is_wanted, is_pending)).scalars())
+        return found
 
     def lock_pending(self, connection: Connection, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         """Return those of the letters that are still Pending; the transaction holds them until it ends."""
@@ -306,8 +286,8 @@ class DeadLetters:
             tuple_(_columns.engine, _columns.row_key).in_(keys), _columns.status == LetterStatus.PENDING.value
         )
         with translated(self._engine, writes=True):
-            rows = connection.execute(query.order_by(*_newest_first).with_for_update())
-            return [_letter(row) for row in rows]
+            rows = connection.execute(query.order_by(*NEWEST_FIRST).with_for_update())
+            return [letter_in(row) for row in rows]
 
 
 def new_letter(*, item: str, row_key: str | None = None, **fields: Any) -> DeadLetter:
@@ -316,7 +296,17 @@ def new_letter(*, item: str, row_key: str | None = None, **fields: Any) -> DeadL
     return DeadLetter(row_key=key, item_id=item, **fields)
 
 
-def told_state(letter: DeadLetter) -> str:
+def kept_apart(letter: DeadLetter, there: DeadLetter) -> DeadLetter | None:
+    """Return a letter under a key of its own whose key another application's letter has; None if it is the same one.
+
+    The key has the message's id and its time, and two applications may give each other's messages the same of both.
+    """
+    if letter.application is None or there.application in (None, letter.application):
+        return None
+    return replace(letter, row_key=key_beside(letter.row_key, letter.application))
+
+
+def state_of(letter: DeadLetter) -> str:
     """Return for people what became of a letter."""
     name = f"The dead letter '{letter.row_key}' of engine '{letter.engine}'"
     if letter.status is LetterStatus.PENDING and letter.retry_message_id is not None:
@@ -337,16 +327,49 @@ def check_settlable(letter: DeadLetter, *, despite_retry: bool = False) -> None:
     Raises:
         Conflict: it is no longer Pending, or a retry of it was begun.
     """
-    if not is_pending(letter):
-        raise Conflict(f"{told_state(letter)}; nothing was changed.")
-    if letter.retry_message_id is not None and not despite_retry:
-        raise Conflict(f"{told_state(letter)}; nothing was changed. {SETTLED_BY_FORCE}")
+    if has_begun_retry(letter) and not despite_retry:
+        raise Conflict(f"{state_of(letter)}; nothing was changed. {SETTLED_BY_FORCE}")
+
+
+def check_reopenable(letter: DeadLetter, *, despite_retry: bool = False) -> None:
+    """Check that a person may make a letter Pending again.
+
+    Raises:
+        Conflict: it is not settled, or it was put back.
+    """
+    if letter.status not in SETTLED_BY_HAND:
+        raise Conflict(f"{state_of(letter)}, not settled; nothing was changed.")
+    if letter.retried_as is not None and not despite_retry:
+        raise Conflict(
+            f"{state_of(letter)}: it was put back as '{letter.retried_as}', which has an end of its own; nothing was "
+            "changed. If that message is lost, use 'holdfast dlq reopen --force' (over HTTP: \"force\")."
+        )
+
+
+def reopening_details(letter: DeadLetter, notes: str) -> dict[str, object]:
+    """Return what the audit says about a letter that a person reopens: also what it said of its settling."""
+    was = {name: getattr(letter, name) for name in ("resolution_notes", "resolved_by", "retried_as")}
+    return {
+        "notes": legible_notes(notes),
+        "was": letter.status.value,
+        **{key: value for key, value in was.items() if value},
+    }
 
 
 def settling_details(letter: DeadLetter, notes: str) -> dict[str, object]:
     """Return what the audit says about a letter that a person settles: also of a retry that was overruled."""
     retry = {} if letter.retry_message_id is None else {"despite_retry_as": letter.retry_message_id}
-    return {"notes": legible(notes), **retry}
+    return {"notes": legible_notes(notes), **retry}
+
+
+def check_age(older_than_days: float) -> None:
+    """Check from which age on letters are to be given up.
+
+    Raises:
+        ConfigurationError: the number of days is negative.
+    """
+    if older_than_days < 0:
+        raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
 
 
 def expiry_notes(older_than_days: float) -> str:
@@ -357,6 +380,30 @@ def expiry_notes(older_than_days: float) -> str:
 def is_retried_as(letter: DeadLetter, message_id: str) -> bool:
     """Return whether a letter was put back under that id."""
     return letter.status is LetterStatus.RESOLVED and letter.retried_as == message_id
+
+
+def has_begun_retry(letter: DeadLetter) -> bool:
+    """Return whether a retry of a Pending letter was begun and not finished.
+
+    Raises:
+        Conflict: it is no longer Pending.
+    """
+    if not is_pending(letter):
+        raise Conflict(f"{state_of(letter)}; nothing was changed.")
+    return letter.retry_message_id is not None
+
+
+def has_finished_retry(letter: DeadLetter, message_id: str) -> bool:
+    """Return whether the retry under that id was finished before; False if it is to be finished now.
+
+    Raises:
+        Conflict: no retry with that id was begun, or someone else settled the letter.
+    """
+    if is_retried_as(letter, message_id):
+        return True
+    if not is_pending(letter) or letter.retry_message_id != message_id:
+        raise Conflict(f"{state_of(letter)}, not with the message '{message_id}'; nothing was changed.")
+    return False
 
 
 def no_such_letter(engine_name: str, row_key: str) -> NotFoundError:
@@ -376,57 +423,47 @@ def _set_held(connection: Connection, letter: DeadLetter, values: Mapping[str, o
     connection.execute(update(dead_letters_table).where(_named(letter.engine, letter.row_key)).values(values))
 
 
+def settled_columns(connection: Connection, status: LetterStatus, notes: str, actor: str) -> dict[str, object]:
+    """Return the columns of a letter that is settled now."""
+    return {
+        "status": status.value,
+        "resolution_notes": notes,
+        "resolved_at": database_time(connection.dialect),
+        "resolved_by": plain(actor)[:ID_LENGTH],
+    }
+
+
+def check_letter_ids(letter: DeadLetter) -> None:
+    """Check what a letter is looked up by.
+
+    Raises:
+        ConfigurationError: an id is empty or too long.
+    """
+    names = ("instance_id", "original_queue", "correlation_id", "item_id")
+    check_fits(letter.engine, **{name: getattr(letter, name) for name in names})
+
+
 def _check(letter: DeadLetter) -> None:
-    check_fits(
-        letter.engine,
-        instance_id=letter.instance_id,
-        original_queue=letter.original_queue,
-        correlation_id=letter.correlation_id,
-        item_id=letter.item_id,
-    )
+    check_letter_ids(letter)
     if not 0 < len(letter.row_key) <= LONGEST_KEY:
         raise ConfigurationError(
             f"The row key '{letter.row_key[:40]}…' has {len(letter.row_key)} characters. Use 1 to {LONGEST_KEY}."
         )
 
 
-def _conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
-    for name in ("engine", "status", "instance_id", "correlation_id"):
-        value = getattr(wanted, name)
-        if value is not None:
-            yield _columns[name] == str(value)
-    if wanted.since is not None:
-        yield _columns.last_failure_at >= wanted.since
-    if wanted.until is not None:
-        yield _columns.last_failure_at < wanted.until
-    if wanted.error is not None:
-        yield _columns.error_message.icontains(wanted.error, autoescape=True)
-    if wanted.is_retry_begun is not None:
-        yield _columns.retry_message_id.is_not(None) if wanted.is_retry_begun else _columns.retry_message_id.is_(None)
-
-
-def _token(letter: DeadLetter) -> str:
-    return token_of(_KIND, letter.last_failure_at.isoformat(), letter.engine, letter.row_key)
-
-
-def _behind(token: str) -> ColumnElement[bool]:
-    text, engine_name, row_key = position_in(_KIND, token, [str, str, str])
-    moment = moment_in(_KIND, token, text)
-    # The first condition says nothing new, but every database can use an index for it.
-    row = tuple_(_columns.last_failure_at, _columns.engine, _columns.row_key)
-    return and_(_columns.last_failure_at <= moment, row < tuple_(moment, engine_name, row_key))
-
-
 def _row_of(letter: DeadLetter) -> dict[str, Any]:
+    values = asdict(letter)
+    traceback = values.pop("traceback")
     return {
-        **asdict(letter),
+        **values,
         "status": letter.status.value,
         "original_message": kept(letter.original_message),
-        "error_message": legible(letter.error_message),
+        "error_message": legible(failure_text(letter.error_message, traceback)),
     }
 
 
-def _letter(row: Row[Any]) -> DeadLetter:
+def letter_in(row: Row[Any]) -> DeadLetter:
+    """Return the letter in a row."""
     values = dict(row._mapping)
     try:
         status = LetterStatus(values.pop("status"))
@@ -435,4 +472,6 @@ def _letter(row: Row[Any]) -> DeadLetter:
             f"The dead letter '{values['row_key']}' has an unknown status ({error}). It was written by a newer "
             "version: upgrade."
         ) from error
-    return DeadLetter(status=status, original_message=given(values.pop("original_message")), **values)
+    words, traceback = failure_parts(values.pop("error_message"))
+    message = given(values.pop("original_message"))
+    return DeadLetter(status=status, original_message=message, error_message=words, traceback=traceback, **values)

@@ -5,41 +5,78 @@ Jobs write theirs in the statement that ends the attempt; other workloads add th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, insert, or_, select
+from sqlalchemy import ColumnElement, Row, and_, func, insert, or_, select
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import ConfigurationError
+from .column_limits import check_fits
 from .database import reading, translated
-from .exact import given, kept, legible
-from .fitting import check_fits
-from .paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
-from .row_keys import history_key, parsed_history_key
+from .failure_text import failure_parts, failure_text
+from .filters import RecordFilter, conditions, is_wanted
+from .row_keys import history_key
 from .schema import PUBLISHER, history_table
+from .storable_text import given, kept, legible
 from .times import database_time
 
-_KIND = "history"
 _MOST_OF_ONE_ITEM = 1000
 _columns = history_table.c
-SuccessKey = tuple[str, str, str]  # engine, operation, correlation id
+
+
+class SuccessKey(NamedTuple):
+    """What a success is looked up by. One without an application, of an earlier release, counts for all of them."""
+
+    engine: str
+    operation: str
+    correlation_id: str
+    application: str | None = None
 
 
 class HistoryStatus(StrEnum):
-    """How an attempt ended. ``UNKNOWN`` is what another program wrote and we cannot read: it counts as no success."""
+    """How an attempt ended. ``UNKNOWN`` is what another program wrote and we cannot read: it counts as no success.
+
+    ``SKIPPED`` is a slot of a timer that was not executed; the entry's error says why.
+    """
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    SKIPPED = "Skipped"
     UNKNOWN = "Unknown"
+
+
+class NewEntry(NamedTuple):
+    """What is recorded of one attempt that ended. Without a moment it gets that of the table.
+
+    ``application`` is whose engine it was; other workloads tell none.
+    """
+
+    engine: str
+    operation: str
+    status: HistoryStatus
+    duration_ms: int
+    correlation_id: str
+    instance_id: str = PUBLISHER
+    input: str | None = None
+    output: str | None = None
+    error: str | None = None
+    item_id: str | None = None
+    attempt: int | None = None
+    created_at: datetime | None = None
+    traceback: str | None = None
+    application: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One attempt that ended. ``input`` and ``output`` are JSON."""
+    """One attempt that ended. ``input`` and ``output`` are JSON; ``traceback`` is that of a handler that raised.
+
+    ``worker`` is who had it, as far as jobs tell.
+    """
 
     id: int
     engine: str
@@ -54,6 +91,9 @@ class HistoryEntry:
     correlation_id: str
     item_id: str | None
     attempt: int | None
+    traceback: str | None = None
+    worker: str | None = None
+    application: str | None = None
 
     @property
     def row_key(self) -> str:
@@ -62,20 +102,20 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFilter:
-    """Which entries are wanted: those that fit everything that is not None. ``error`` is a part of the error's text."""
+class HistoryFilter(RecordFilter):
+    """Which entries are wanted. ``since`` and ``until`` are about when the attempt ended."""
 
-    engine: str | None = None
-    instance_id: str | None = None
     status: HistoryStatus | None = None
     operation: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    correlation_id: str | None = None
-    error: str | None = None
 
 
-_EVERY_ENTRY = HistoryFilter()
+_STORED: Sequence[tuple[str, Callable[[Any], object]]] = (
+    ("status", lambda status: HistoryStatus(status).value),
+    ("duration_ms", lambda duration_ms: max(0, duration_ms)),
+    ("input", kept),
+    ("output", kept),
+    ("error", legible),
+)
 
 
 class History:
@@ -88,116 +128,54 @@ class History:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(
-        self,
-        connection: Connection,
-        *,
-        engine: str,
-        operation: str,
-        status: HistoryStatus,
-        duration_ms: int,
-        correlation_id: str,
-        instance_id: str = PUBLISHER,
-        input: str | None = None,
-        output: str | None = None,
-        error: str | None = None,
-        item_id: str | None = None,
-        attempt: int | None = None,
-        created_at: datetime | None = None,
-    ) -> int:
-        """Add an entry to the caller's transaction and return its id; it counts once the caller commits.
+    def add(self, connection: Connection, entry: NewEntry) -> int:
+        """Add an entry to the caller's transaction; it counts once the caller commits.
+
+        Returns its id.
 
         Raises:
             ConfigurationError: an id is empty or too long; nothing was written.
         """
-        values = history_row(
-            engine=engine,
-            operation=operation,
-            status=status,
-            duration_ms=duration_ms,
-            correlation_id=correlation_id,
-            instance_id=instance_id,
-            input=input,
-            output=output,
-            error=error,
-            item_id=item_id,
-            attempt=attempt,
-        )
-        values["created_at"] = database_time(connection.dialect) if created_at is None else created_at
+        moment = database_time(connection.dialect) if entry.created_at is None else entry.created_at
+        statement = insert(history_table).values(**history_row(entry), created_at=moment)
         with translated(self._engine, writes=True):
-            added = connection.execute(insert(history_table).values(values))
-            return int(added.inserted_primary_key[0])  # type: ignore[index] # there is one: a row was inserted
+            return int(connection.execute(statement).inserted_primary_key[0])  # type: ignore[index] # a row was inserted
 
-    def add_many(self, connection: Connection, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Add entries, each with the arguments of ``add``, to the caller's transaction by one statement."""
-        rows = [history_row(**entry) for entry in entries]
+    def add_many(self, connection: Connection, entries: Sequence[NewEntry]) -> None:
+        """Add entries to the caller's transaction by one statement; their moment is now."""
+        rows = [history_row(entry) for entry in entries]
         if rows:
             with translated(self._engine, writes=True):
                 statement = insert(history_table).values(created_at=database_time(connection.dialect))
                 connection.execute(statement, rows)
 
-    def by_id(self, entry_id: int, connection: Connection) -> HistoryEntry:
-        """Return an entry that is there."""
-        with reading(self._engine, connection):
-            return _entry(connection.execute(select(history_table).where(_columns.id == entry_id)).one())
-
-    def get(self, engine_name: str, row_key: str) -> HistoryEntry | None:
-        """Return one entry; None when there is none of that key, or it is another's.
-
-        Raises:
-            ConfigurationError: it is no row key of a history entry.
-        """
-        key = parsed_history_key(row_key)
-        query = select(history_table).where(_columns.id == key.id, _columns.engine == engine_name)
-        with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
-        found = None if row is None else _entry(row)
-        return found if found is not None and found.row_key == row_key else None
-
-    def page(
-        self, wanted: HistoryFilter = _EVERY_ENTRY, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[HistoryEntry]:
-        """Return the newest entries that are wanted, or those behind the page that ended with the token ``after``.
-
-        Raises:
-            ConfigurationError: the limit or the token is wrong.
-        """
-        query = select(history_table).where(*_conditions(wanted)).order_by(_columns.id.desc())
-        if after is not None:
-            query = query.where(_columns.id < position_in(_KIND, after, [int])[0])
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
-        items = [_entry(row) for row in rows[:limit]]
-        return Page(items, token_of(_KIND, items[-1].id) if len(rows) > limit else None)
-
-    def by_correlation(self, correlation_id: str) -> list[HistoryEntry]:
-        """Return what happened to one piece of business, across engines, oldest first; at most the first 1,000."""
-        return self._in_order(_columns.correlation_id == correlation_id)
-
-    def of_correlation(self, engine_name: str, correlation_id: str, operation: str | None = None) -> list[HistoryEntry]:
+    def of_correlation(
+        self, engine_name: str, correlation_id: str, operation: str | None = None, application: str | None = None
+    ) -> list[HistoryEntry]:
         """Return what one engine did for one piece of business, oldest first; at most the first 1,000."""
-        wanted = HistoryFilter(engine=engine_name, operation=operation, correlation_id=correlation_id)
-        found = self._in_order(and_(*_conditions(wanted)))
-        return [entry for entry in found if _is_exactly(entry, wanted)]
-
-    def succeeded(self, engine_name: str, operation: str, correlation_id: str) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business; None when there was none."""
         wanted = HistoryFilter(
-            engine=engine_name, operation=operation, correlation_id=correlation_id, status=HistoryStatus.SUCCEEDED
+            engine=engine_name, operation=operation, correlation_id=correlation_id, application=application
         )
-        query = select(history_table).where(*_conditions(wanted)).order_by(_columns.id.desc())
-        with reading(self._engine) as connection:
-            found = map(_entry, connection.execute(query))
-            return next((entry for entry in found if _is_exactly(entry, wanted)), None)
+        return self._in_order(and_(*entry_conditions(wanted)))
 
-    def succeeded_of(self, keys: Collection[SuccessKey]) -> set[SuccessKey]:
-        """Return those of (engine, operation, correlation id) that have a success, by one query."""
-        named = {correlation_id for _, _, correlation_id in keys}
+    def succeeded_of(self, keys: Collection[SuccessKey], connection: Connection | None = None) -> set[SuccessKey]:
+        """Return those of the keys that have a success, by one query."""
+        named = {key.correlation_id for key in keys}
         wanted = and_(_columns.correlation_id.in_(named), _columns.status == HistoryStatus.SUCCEEDED.value)
-        query = select(_columns.engine, _columns.operation, _columns.correlation_id).where(wanted)
+        names = (_columns.engine, _columns.operation, _columns.correlation_id, _columns.application)
+        with reading(self._engine, connection) as open_connection:
+            found = {SuccessKey(*row) for row in open_connection.execute(select(*names).where(wanted))}
+        return {key for key in keys if key in found or key._replace(application=None) in found}
+
+    def count_succeeded(self, engine_name: str, most: int) -> int:
+        """Return how many successes of an engine are kept, counted from the newest up to ``most``."""
+        columns = history_table.c
+        newest = select(columns.id).where(
+            columns.engine == engine_name, columns.status == HistoryStatus.SUCCEEDED.value
+        )
+        some = newest.order_by(columns.id.desc()).limit(most).subquery()
         with reading(self._engine) as connection:
-            found = {(row[0], row[1], row[2]) for row in connection.execute(query)}
-        return found.intersection(keys)
+            return int(connection.execute(select(func.count()).select_from(some)).scalar_one())
 
     def of_item(self, item_id: str, connection: Connection | None = None) -> list[HistoryEntry]:
         """Return the attempts of one item, oldest first; at most the first 1,000."""
@@ -208,64 +186,56 @@ class History:
     def _in_order(self, condition: ColumnElement[bool], connection: Connection | None = None) -> list[HistoryEntry]:
         query = select(history_table).where(condition).order_by(_columns.id).limit(_MOST_OF_ONE_ITEM)
         with reading(self._engine, connection) as open_connection:
-            return [_entry(row) for row in open_connection.execute(query)]
+            return [entry_in(row) for row in open_connection.execute(query)]
 
 
-def history_row(
-    *,
-    engine: str,
-    operation: str,
-    status: HistoryStatus,
-    duration_ms: int,
-    correlation_id: str,
-    instance_id: str,
-    input: str | None,
-    output: str | None,
-    error: str | None,
-    item_id: str | None,
-    attempt: int | None,
-) -> dict[str, Any]:
+def history_row(entry: NewEntry) -> dict[str, Any]:
     """Return the columns of an entry, checked, but for when it was created."""
-    check_fits(engine, operation=operation, correlation_id=correlation_id, instance_id=instance_id, item_id=item_id)
-    return {
-        "engine": engine,
-        "instance_id": instance_id,
-        "operation": operation,
-        "status": HistoryStatus(status).value,
-        "duration_ms": max(0, duration_ms),
-        "input": None if input is None else kept(input),
-        "output": None if output is None else kept(output),
-        "error": None if error is None else legible(error),
-        "correlation_id": correlation_id,
-        "item_id": item_id,
-        "attempt": attempt,
-    }
+    check_entry_ids(entry)
+    row = entry._asdict()
+    del row["created_at"]
+    traceback = row.pop("traceback")
+    if entry.error is not None:
+        row["error"] = failure_text(entry.error, traceback)
+    for name, stored in _STORED:
+        if row[name] is not None:
+            row[name] = stored(row[name])
+    return row
 
 
-def _conditions(wanted: HistoryFilter) -> Iterator[ColumnElement[bool]]:
-    for name in ("engine", "instance_id", "status", "operation", "correlation_id"):
-        value = getattr(wanted, name)
-        if value is not None:
-            yield _columns[name] == str(value)
-    if wanted.since is not None:
-        yield _columns.created_at >= wanted.since
-    if wanted.until is not None:
-        yield _columns.created_at < wanted.until
-    if wanted.error is not None:
-        yield _columns.error.icontains(wanted.error, autoescape=True)
+def check_entry_ids(entry: NewEntry | HistoryEntry) -> None:
+    """Check what an entry is looked up by.
+
+    Raises:
+        ConfigurationError: an id is empty or too long.
+    """
+    ids = {"correlation_id": entry.correlation_id, "instance_id": entry.instance_id, "item_id": entry.item_id}
+    check_fits(entry.engine, operation=entry.operation, **ids)
 
 
-def _is_exactly(entry: HistoryEntry, wanted: HistoryFilter) -> bool:
-    """Return whether the names are the same to the letter: MariaDB takes 'c ' for 'c'."""
-    names = (wanted.engine, wanted.operation or entry.operation, wanted.correlation_id)
-    return (entry.engine, entry.operation, entry.correlation_id) == names
+def entry_conditions(wanted: HistoryFilter) -> Iterator[ColumnElement[bool]]:
+    """Yield what holds for the entries that are wanted."""
+    return conditions(wanted, history_table, moment="created_at", error="error")
 
 
-def _entry(row: Row[Any]) -> HistoryEntry:
+def successes_of(key: SuccessKey) -> HistoryFilter:
+    """Return what asks for the successes of a key."""
+    return HistoryFilter(**key._asdict(), status=HistoryStatus.SUCCEEDED)
+
+
+def is_entry_wanted(entry: HistoryEntry, wanted: HistoryFilter) -> bool:
+    """Return whether an entry fits everything that is asked for."""
+    return is_wanted(entry, wanted, moment="created_at", error="error")
+
+
+def entry_in(row: Row[Any]) -> HistoryEntry:
+    """Return the entry in a row."""
     values = dict(row._mapping)
     for name in ("input", "output"):
         if values[name] is not None:
             values[name] = given(values[name])
+    if values["error"] is not None:
+        values["error"], values["traceback"] = failure_parts(values["error"])
     try:
         status = HistoryStatus(values.pop("status"))
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Listings in pages: a page ends with a token, and the next one starts behind the row the token names.
 
 A token names a row and not a count, so that rows added or removed meanwhile are neither shown twice nor skipped. It
-ends with a digest, so that one that was damaged or edited is told from one that we gave out; it keeps no secret.
+ends with a digest, so that one that was damaged or edited differs from one that we gave out; it keeps no secret.
 """
 
 from __future__ import annotations

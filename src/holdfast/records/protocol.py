@@ -10,14 +10,14 @@ lost and reading did not settle it.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
-from .dead_letters import DeadLetter, LetterFilter
-from .history import HistoryEntry, HistoryFilter, HistoryStatus
+from ..core.moments_ahead import lies_ahead
+from .dead_letters import DeadLetter, LetterFilter, LetterStatus
+from .history import HistoryEntry, HistoryFilter, NewEntry
 from .paging import DEFAULT_LIMIT, Page
 from .retention import RETENTION_DAYS
-from .schema import PUBLISHER
 
 EVERY_LETTER = LetterFilter()
 EVERY_ENTRY = HistoryFilter()
@@ -56,7 +56,19 @@ class LetterTable(Protocol):
         ...
 
     def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Mark a Pending letter as dealt with, and return it.
+        """Mark a Pending letter as dealt with; see ``settle``."""
+        return self.settle(engine, row_key, LetterStatus.RESOLVED, notes, actor, despite_retry=despite_retry)
+
+    def expire_one(
+        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
+        """Give up on one Pending letter; see ``settle``."""
+        return self.settle(engine, row_key, LetterStatus.EXPIRED, notes, actor, despite_retry=despite_retry)
+
+    def settle(
+        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
+        """Settle a Pending letter as a person decided, and return it.
 
         ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
 
@@ -66,14 +78,14 @@ class LetterTable(Protocol):
         """
         ...
 
-    def expire_one(
-        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Give up on one Pending letter, and return it; ``despite_retry`` as in ``resolve``.
+    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
+        """Make a settled letter Pending again, and return it: nobody has resolved it, and no retry of it was begun.
+
+        ``despite_retry`` is for a letter that was put back, and whose message is lost: another may still be executed.
 
         Raises:
             NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
+            Conflict: it is not settled, or it was put back; nothing was changed.
         """
         ...
 
@@ -100,7 +112,7 @@ class LetterTable(Protocol):
     def finish_retry(self, engine: str, row_key: str, message_id: str) -> DeadLetter:
         """Mark a letter as Resolved, 'Retried', by whoever began it, once its message is in the queue; return it.
 
-        To be told so twice, with the same id, changes nothing.
+        A second call with the same id changes nothing.
 
         Raises:
             NotFoundError: there is no such letter.
@@ -114,8 +126,22 @@ class LetterTable(Protocol):
         """Return Pending letters whose retry was begun at least so long ago, paged like ``page``."""
         ...
 
+    def unfinished_before(
+        self, now: datetime, older_than_seconds: float, limit: int, after: str | None
+    ) -> Page[DeadLetter]:
+        """Return what ``unfinished_retries`` does, by the present time of the table."""
+        found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
+        until = now - timedelta(seconds=older_than_seconds)
+
+        def is_old(begun_at: datetime | None) -> bool:
+            return begun_at is None or begun_at <= until or lies_ahead(begun_at, now)
+
+        return Page([letter for letter in found.items if is_old(letter.retry_begun_at)], found.continuation_token)
+
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
-        """Forget letters Resolved, or Expired and failed, longer ago than that; return how many. Pending ones stay.
+        """Forget letters that were settled longer ago than that; return how many. Pending ones stay.
+
+        An Expired letter of another program that does not tell when it was settled is counted from its last failure.
 
         Raises:
             ConfigurationError: the number of days is negative.
@@ -126,23 +152,8 @@ class LetterTable(Protocol):
 class HistoryTable(Protocol):
     """What engines did: one entry for every execution that ended. Entries are never changed."""
 
-    def add(
-        self,
-        *,
-        engine: str,
-        operation: str,
-        status: HistoryStatus,
-        duration_ms: int,
-        correlation_id: str,
-        instance_id: str = PUBLISHER,
-        input: str | None = None,
-        output: str | None = None,
-        error: str | None = None,
-        item_id: str | None = None,
-        attempt: int | None = None,
-        created_at: datetime | None = None,
-    ) -> HistoryEntry:
-        """Add an entry and return it. Without a moment it gets that of the table.
+    def add(self, entry: NewEntry) -> HistoryEntry:
+        """Add an entry and return it.
 
         Raises:
             ConfigurationError: an id does not fit, or the entry is larger than the table can hold; it is never cut.
@@ -163,11 +174,18 @@ class HistoryTable(Protocol):
         """
         ...
 
-    def succeeded(self, engine: str, operation: str, correlation_id: str) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business; None when there was none."""
+    def succeeded(
+        self, engine: str, operation: str, correlation_id: str, application: str | None = None
+    ) -> HistoryEntry | None:
+        """Return the last success of an operation for one piece of business; None when there was none.
+
+        With an ``application`` those of others do not count; those that tell none do.
+        """
         ...
 
-    def of_correlation(self, engine: str, correlation_id: str, operation: str | None = None) -> list[HistoryEntry]:
+    def of_correlation(
+        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
+    ) -> list[HistoryEntry]:
         """Return what an engine did for one piece of business, oldest first; at most the first 1,000."""
         ...
 

@@ -22,6 +22,7 @@ _LONGEST_NAME = 277  # with its timestamp it is as long as a key may be
 _ILLEGAL = re.compile(r"[/\\#?%~\x00-\x1f\x7f-\x9f]")
 _ILLEGAL_IN_A_TABLE = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
+_LARGEST_ID = 2**63 - 1  # what a column can hold
 _TIMESTAMP = "%Y%m%dT%H%M%S%fZ"
 _HISTORY_KEY = re.compile(r"(?s)(.*)-(\d{8}T\d{12}Z)-([1-9]\d{0,18})", re.ASCII)
 
@@ -91,6 +92,8 @@ def parsed_history_key(row_key: str) -> HistoryKey:
         created_at = datetime.strptime(timestamp, _TIMESTAMP).replace(tzinfo=UTC)
     except ValueError:
         raise _not_a_key(row_key) from None
+    if int(row_id) > _LARGEST_ID:
+        raise _not_a_key(row_key)
     return HistoryKey(decoded(correlation_id), created_at, int(row_id))
 
 
@@ -110,6 +113,12 @@ def dead_letter_key(item: str, last_failure_at: datetime) -> str:
     An id too long for a key is cut and told apart by its hash: a letter is never refused for it.
     """
     return f"{_shortened(item)}-{timestamp_of(last_failure_at)}"
+
+
+def key_beside(row_key: str, application: str) -> str:
+    """Return the row key of a dead letter whose usual key is that of another application's letter."""
+    digest = hashlib.sha256(f"{application}/{row_key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{row_key[: LONGEST_KEY - len(digest) - 2]}~~{digest}"
 
 
 def _shortened(identifier: str) -> str:

@@ -1,30 +1,30 @@
 """The tables every workload writes its ends to: history, dead letters, audit.
 
 The columns are the standard's; ``item_id`` and ``attempt`` say which try of which item an entry is about, so that a
-worker whose COMMIT was not answered can learn whether it landed.
+worker whose COMMIT was not answered can learn whether it landed; ``worker`` says who had it, ``application`` whose
+engine it was.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, desc, inspect, text
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateColumn
 
-from ..core.migrations import Migration
+from ..database.key_collation import KEY_TABLE, compare_by_bytes
+from ..database.migrations import Migration
 from .times import UtcMoment
 
 PUBLISHER = "publisher"
 ENGINE_LENGTH = 150
 ID_LENGTH = 200
+APPLICATION_LENGTH = 128  # of an app_name
 
 metadata = MetaData()
 _moment = UtcMoment()
 _long_text = Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 _own_id = BigInteger().with_variant(Integer(), "sqlite")
-_MYSQL: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
 _IS_NAMED_APART = text("correlation_id <> item_id")  # by default they are equal, and the other index finds both
 
 history_table = Table(
@@ -43,11 +43,13 @@ history_table = Table(
     Column("correlation_id", String(ID_LENGTH), nullable=False),
     Column("item_id", String(ID_LENGTH)),
     Column("attempt", Integer),
+    Column("worker", String(ID_LENGTH)),
+    Column("application", String(APPLICATION_LENGTH)),
     Index("holdfast_history_correlation", "correlation_id"),
     Index("holdfast_history_engine", "engine", "id"),
     Index("holdfast_history_item", "item_id", postgresql_where=_IS_NAMED_APART, sqlite_where=_IS_NAMED_APART),
     sqlite_autoincrement=True,
-    **_MYSQL,
+    **KEY_TABLE,
 )
 
 # One for each way to list letters, the last failure first: a page then costs the same whatever the table's size. With
@@ -82,11 +84,12 @@ dead_letters_table = Table(
     Column("retry_message_id", String(ID_LENGTH)),
     Column("retry_begun_at", _moment),
     Column("retry_begun_by", String(ID_LENGTH)),
+    Column("application", String(APPLICATION_LENGTH)),
     Index("holdfast_dead_letters_status", "status", "last_failure_at"),
     Index("holdfast_dead_letters_correlation", "correlation_id"),
     Index("holdfast_dead_letters_item", "item_id"),
     *(Index(name, *columns) for name, columns in _LISTING_INDEXES.items()),
-    **_MYSQL,
+    **KEY_TABLE,
 )
 
 audit_table = Table(
@@ -98,9 +101,24 @@ audit_table = Table(
     Column("action", String(100), nullable=False),
     Column("target", String(500), nullable=False),
     Column("details", _long_text),
+    Column("seal", Integer),
     Index("holdfast_audit_at", desc("at")),
+    Index("holdfast_audit_seal", "seal", "id"),
     sqlite_autoincrement=True,
-    **_MYSQL,
+    **KEY_TABLE,
+)
+
+# A seal stays when its rows are pruned; then it has no ``row_digests`` any more, and ``rows_digest`` stands for them.
+audit_seals_table = Table(
+    "holdfast_audit_seals",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("sealed_at", _moment, nullable=False),
+    Column("row_count", Integer, nullable=False),
+    Column("rows_digest", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("row_digests", _long_text),
+    **KEY_TABLE,
 )
 
 
@@ -115,11 +133,15 @@ def _create_record_tables(connection: Connection) -> None:
 
 def _add_retry_columns(connection: Connection) -> None:
     """Add what is missing. The columns are nullable, and older workers name the columns they write."""
-    there = {column["name"] for column in inspect(connection).get_columns(dead_letters_table.name)}
-    for name in ("retry_message_id", "retry_begun_at", "retry_begun_by"):
+    _add_columns(connection, dead_letters_table, "retry_message_id", "retry_begun_at", "retry_begun_by")
+
+
+def _add_columns(connection: Connection, table: Table, *names: str) -> None:
+    there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    for name in names:
         if name not in there:
-            column = CreateColumn(dead_letters_table.c[name]).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {dead_letters_table.name} ADD COLUMN {column}")
+            column = CreateColumn(table.c[name]).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column}")
 
 
 def _add_listing_indexes(connection: Connection) -> None:
@@ -129,8 +151,56 @@ def _add_listing_indexes(connection: Connection) -> None:
             index.create(connection, checkfirst=True)
 
 
+def _add_seals(connection: Connection) -> None:
+    """Add what is missing. The column is nullable, and older workers name the columns they write."""
+    _add_columns(connection, audit_table, "seal")
+    for index in audit_table.indexes:
+        index.create(connection, checkfirst=True)
+    audit_seals_table.create(connection, checkfirst=True)
+
+
+def _add_worker(connection: Connection) -> None:
+    """Add what is missing. The column is nullable, and older workers name the columns they write."""
+    _add_columns(connection, history_table, "worker")
+
+
+def _add_application(connection: Connection) -> None:
+    """Add what is missing. The columns are nullable, and older workers name the columns they write."""
+    for records in (history_table, dead_letters_table):
+        _add_columns(connection, records, "application")
+
+
+# Queue and outbox are never without records, so their tables are changed here, too. Those that are joined by text come
+# together: until all of them are changed, a worker's look for what lost workers held fails, and is repeated.
+_WORK_TABLES = (
+    "holdfast_jobs",
+    "holdfast_topics",
+    "holdfast_job_servers",
+    "holdfast_remote_workers",
+    "holdfast_rate_buckets",
+    "holdfast_periodic",
+    "holdfast_workers",
+    "holdfast_job_keys",
+    "holdfast_outbox",
+    "holdfast_outbox_sequence",
+    "holdfast_outbox_pruned",
+    "holdfast_processor_checkpoints",
+    "holdfast_processor_waiting",
+    "holdfast_processor_redeliveries",
+)
+
+
+def _compare_by_bytes(connection: Connection) -> None:
+    """Change the tables that are there. Workers go on: what they ask for is found as before, or by its bytes."""
+    compare_by_bytes(connection, (*_WORK_TABLES, *metadata.tables))
+
+
 MIGRATIONS = (
     Migration(2, "records", _create_record_tables),
     Migration(5, "engine records", _add_retry_columns),
     Migration(6, "listings", _add_listing_indexes),
+    Migration(11, "audit: seals", _add_seals),
+    Migration(12, "history: worker", _add_worker),
+    Migration(14, "keys by their bytes", _compare_by_bytes),
+    Migration(18, "records: application", _add_application),
 )

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import ColumnElement, Row, Select, and_, func, select, tuple_, update
+from sqlalchemy.engine import Engine
 
 from ..core.errors import ConfigurationError
-from . import retention
+from ..core.key_text import is_plain
+from . import audit, retention
 from .database import changing, reading
-from .dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus, no_such_letter
-from .exact import is_plain
-from .history import History, HistoryEntry, HistoryFilter, HistoryStatus
-from .matching import can_match
-from .paging import DEFAULT_LIMIT, Page
-from .protocol import EVERY_ENTRY, EVERY_LETTER
+from .dead_letters import (
+    NEWEST_FIRST,
+    SETTLED_BY_HAND,
+    DeadLetter,
+    DeadLetters,
+    LetterFilter,
+    LetterStatus,
+    check_age,
+    expiry_notes,
+    letter_conditions,
+    letter_in,
+    no_such_letter,
+    settled_columns,
+)
+from .filters import can_match
+from .history import (
+    History,
+    HistoryEntry,
+    HistoryFilter,
+    NewEntry,
+    SuccessKey,
+    entry_conditions,
+    entry_in,
+    successes_of,
+)
+from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
+from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
 from .retention import RETENTION_DAYS
 from .row_keys import parsed_history_key
-from .schema import PUBLISHER
-from .times import database_now
+from .schema import dead_letters_table, history_table
+from .times import database_now, days_before
+
+_Item = TypeVar("_Item")
+
+_LETTERS = "dead letters"
+_HISTORY = "history"
+_letters = dead_letters_table.c
+_entries = history_table.c
 
 
-class SqlLetterTable:
+class SqlLetterTable(LetterTable):
     """A ``LetterTable`` in a database. Pages begin with the last failure; every change by hand is audited."""
 
     def __init__(self, engine: Engine) -> None:
@@ -43,27 +72,56 @@ class SqlLetterTable:
         self, wanted: LetterFilter = EVERY_LETTER, limit: int = DEFAULT_LIMIT, after: str | None = None
     ) -> Page[DeadLetter]:
         """Return letters, those that failed last first."""
-        return self._letters.page(wanted, limit, after) if can_match(wanted) else Page([], None)
+        if not can_match(wanted):
+            return Page([], None)
+        query = select(dead_letters_table).where(*letter_conditions(wanted)).order_by(*NEWEST_FIRST)
+        if after is not None:
+            query = query.where(_behind(after))
+        return _page(self._engine, query, limit, letter_in, _token)
 
-    def count(self, wanted: LetterFilter = EVERY_LETTER) -> int | None:
+    def count(self, wanted: LetterFilter = EVERY_LETTER) -> int:
         """Return how many letters are wanted."""
-        return self._letters.count(wanted) if can_match(wanted) else 0
+        if not can_match(wanted):
+            return 0
+        query = select(func.count()).select_from(dead_letters_table).where(*letter_conditions(wanted))
+        with reading(self._engine) as connection:
+            return int(connection.execute(query).scalar_one())
 
-    def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Mark a Pending letter as dealt with."""
-        _check_key(engine, row_key)
-        return self._letters.resolve(engine, row_key, notes, actor, despite_retry=despite_retry)
-
-    def expire_one(
-        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    def settle(
+        self,
+        engine: str,
+        row_key: str,
+        status: LetterStatus,
+        notes: str,
+        actor: str,
+        *,
+        despite_retry: bool = False,
     ) -> DeadLetter:
-        """Give up on one Pending letter."""
+        """Settle a Pending letter."""
         _check_key(engine, row_key)
-        return self._letters.expire_one(engine, row_key, notes, actor, despite_retry=despite_retry)
+        with changing(self._engine) as connection:
+            return self._letters.settle(connection, engine, row_key, status, notes, actor, despite_retry=despite_retry)
+
+    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
+        """Make a settled letter Pending again."""
+        _check_key(engine, row_key)
+        with changing(self._engine) as connection:
+            return self._letters.reopen(connection, engine, row_key, notes, actor, despite_retry=despite_retry)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters, all of them or none."""
-        return self._letters.expire(older_than_days, engine, actor=actor)
+        check_age(older_than_days)
+        with changing(self._engine) as connection:
+            until = days_before(database_now(connection), older_than_days)
+            wanted = LetterFilter(engine=engine, status=LetterStatus.PENDING, until=until, is_retry_begun=False)
+            values = settled_columns(connection, LetterStatus.EXPIRED, expiry_notes(older_than_days), actor)
+            pending = update(dead_letters_table).where(*letter_conditions(wanted))
+            expired = connection.execute(pending.values(values)).rowcount
+            if expired:
+                details = {"older_than_days": older_than_days, "expired": expired}
+                action = SETTLED_BY_HAND[LetterStatus.EXPIRED]
+                audit.record(connection, actor, action, engine or "every engine", details)
+        return expired
 
     def begin_retry(self, engine: str, row_key: str, actor: str, new_message_id: str) -> DeadLetter:
         """Write down who retries a letter and under which id. Two who begin at a time are given one id."""
@@ -77,111 +135,106 @@ class SqlLetterTable:
         with changing(self._engine) as connection:
             return self._letters.finish_retry(connection, engine, row_key, message_id)
 
-    @contextmanager
-    def retrying(
-        self, engine: str, row_key: str, actor: str, new_message_id: str
-    ) -> Iterator[tuple[Connection, DeadLetter]]:
-        """Retry a letter in one transaction: yield its connection, to enqueue on, and the letter with the id to use.
-
-        When the block or the process fails, nothing has happened.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending; nothing was changed.
-        """
-        _check_key(engine, row_key)
-        with changing(self._engine) as connection:
-            letter = self._letters.begin_retry(connection, engine, row_key, actor, new_message_id)
-            yield connection, letter
-            self._letters.finish_retry(connection, engine, row_key, letter.retry_message_id or new_message_id)
-
     def unfinished_retries(
         self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
     ) -> Page[DeadLetter]:
         """Return Pending letters whose retry was begun at least so long ago."""
-        found = self._letters.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
         with reading(self._engine) as connection:
-            until = database_now(connection) - timedelta(seconds=older_than_seconds)
-        old = [letter for letter in found.items if letter.retry_begun_at is None or letter.retry_begun_at <= until]
-        return Page(old, found.continuation_token)
+            return self.unfinished_before(database_now(connection), older_than_seconds, limit, after)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget settled letters, in batches."""
         return retention.prune_letters(self._engine, retention_days)
 
 
-class SqlHistoryTable:
+class SqlHistoryTable(HistoryTable):
     """A ``HistoryTable`` in a database. Pages begin with the newest entry."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._history = History(engine)
 
-    def add(
-        self,
-        *,
-        engine: str,
-        operation: str,
-        status: HistoryStatus,
-        duration_ms: int,
-        correlation_id: str,
-        instance_id: str = PUBLISHER,
-        input: str | None = None,
-        output: str | None = None,
-        error: str | None = None,
-        item_id: str | None = None,
-        attempt: int | None = None,
-        created_at: datetime | None = None,
-    ) -> HistoryEntry:
+    def add(self, entry: NewEntry) -> HistoryEntry:
         """Add an entry and return it."""
         with changing(self._engine) as connection:
-            entry_id = self._history.add(
-                connection,
-                engine=engine,
-                operation=operation,
-                status=status,
-                duration_ms=duration_ms,
-                correlation_id=correlation_id,
-                instance_id=instance_id,
-                input=input,
-                output=output,
-                error=error,
-                item_id=item_id,
-                attempt=attempt,
-                created_at=created_at,
-            )
-            return self._history.by_id(entry_id, connection)
+            entry_id = self._history.add(connection, entry)
+            return entry_in(connection.execute(select(history_table).where(_entries.id == entry_id)).one())
 
     def get(self, engine: str, row_key: str) -> HistoryEntry | None:
         """Return one entry; None when no entry has that key."""
         try:
-            parsed_history_key(row_key)
+            key = parsed_history_key(row_key)
         except ConfigurationError:  # what is no key is the key of none
             return None
-        return self._history.get(engine, row_key) if is_plain(engine) else None
+        if not is_plain(engine):
+            return None
+        query = select(history_table).where(_entries.id == key.id, _entries.engine == engine)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        found = None if row is None else entry_in(row)
+        return found if found is not None and found.row_key == row_key else None
 
     def page(
         self, wanted: HistoryFilter = EVERY_ENTRY, limit: int = DEFAULT_LIMIT, after: str | None = None
     ) -> Page[HistoryEntry]:
         """Return entries, the newest first."""
-        return self._history.page(wanted, limit, after) if can_match(wanted) else Page([], None)
+        if not can_match(wanted):
+            return Page([], None)
+        query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
+        if after is not None:
+            query = query.where(_entries.id < position_in(_HISTORY, after, [int])[0])
+        return _page(self._engine, query, limit, entry_in, lambda entry: token_of(_HISTORY, entry.id))
 
-    def succeeded(self, engine: str, operation: str, correlation_id: str) -> HistoryEntry | None:
+    def succeeded(
+        self, engine: str, operation: str, correlation_id: str, application: str | None = None
+    ) -> HistoryEntry | None:
         """Return the last success of an operation for one piece of business."""
-        is_possible = is_plain(engine + operation + correlation_id)
-        return self._history.succeeded(engine, operation, correlation_id) if is_possible else None
+        wanted = successes_of(SuccessKey(engine, operation, correlation_id, application))
+        if not can_match(wanted):
+            return None
+        query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
+        with reading(self._engine) as connection:
+            row = connection.execute(query.limit(1)).one_or_none()
+        return None if row is None else entry_in(row)
 
-    def of_correlation(self, engine: str, correlation_id: str, operation: str | None = None) -> list[HistoryEntry]:
+    def of_correlation(
+        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
+    ) -> list[HistoryEntry]:
         """Return what an engine did for one piece of business, oldest first."""
         is_possible = is_plain(engine + correlation_id + (operation or ""))
-        return self._history.of_correlation(engine, correlation_id, operation) if is_possible else []
+        return self._history.of_correlation(engine, correlation_id, operation, application) if is_possible else []
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget old entries, in batches."""
         return retention.prune_history(self._engine, retention_days)
 
 
+def _page(
+    engine: Engine,
+    query: Select[Any],
+    limit: int,
+    item_in: Callable[[Row[Any]], _Item],
+    token: Callable[[_Item], str],
+) -> Page[_Item]:
+    with reading(engine) as connection:
+        rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
+    items = [item_in(row) for row in rows[:limit]]
+    return Page(items, token(items[-1]) if len(rows) > limit else None)
+
+
 def _check_key(engine: str, row_key: str) -> None:
     """Check that there can be such a letter: not every database takes every text even in a question."""
     if not is_plain(engine + row_key):
         raise no_such_letter(engine, row_key)
+
+
+def _token(letter: DeadLetter) -> str:
+    return token_of(_LETTERS, letter.last_failure_at.isoformat(), letter.engine, letter.row_key)
+
+
+def _behind(token: str) -> ColumnElement[bool]:
+    text, engine_name, row_key = position_in(_LETTERS, token, [str, str, str])
+    moment = moment_in(_LETTERS, token, text)
+    # The first condition says nothing new, but every database can use an index for it.
+    row = tuple_(_letters.last_failure_at, _letters.engine, _letters.row_key)
+    return and_(_letters.last_failure_at <= moment, row < tuple_(moment, engine_name, row_key))

@@ -1,4 +1,8 @@
-"""What a process does now and then beside its work, on one thread: enqueuing periodic jobs, pruning, counting."""
+"""What a process does now and then beside its work: enqueuing periodic jobs, counting, pruning.
+
+What may take long, such as deleting a year's worth of rows, is on a thread of its own, so that what has a time to keep
+is not held up by it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from ..core.errors import DbError
 
 _log = logging.getLogger("holdfast.worker")
 _AFTER_ERROR_SECONDS = 5.0
+_REST_SECONDS = 60.0  # without any chore
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +27,13 @@ class Chore:
         title: what it does, as in "deleting old messages".
         task: does it; a number of seconds it returns is when it is due again, 0 when there is more to do.
         seconds: when it is due again otherwise.
+        may_take_long: whether others must not wait for it.
     """
 
     title: str
     task: Callable[[], object]
     seconds: float
+    may_take_long: bool = False
 
 
 class Housekeeping:
@@ -37,14 +44,26 @@ class Housekeeping:
     def __init__(self, chores: Sequence[Chore], stop: threading.Event, *, clock: Clock) -> None:
         self._stop = stop
         self._clock = clock
-        self._due = {chore: clock.monotonic() for chore in chores}
+        self._chores = chores
 
     def run(self) -> bool:
         """Do what is due until the process is to stop. A chore that dies with the process is done by the next one."""
-        while not self._stop.is_set():
-            self._clock.wait(self._stop, min(self._due.values(), default=1.0) - self._clock.monotonic())
-            self.do_what_is_due()
+        long = [chore for chore in self._chores if chore.may_take_long]
+        prompt = [chore for chore in self._chores if not chore.may_take_long]
+        beside = threading.Thread(target=self._rounds, args=(long,), name="holdfast-pruning", daemon=True)
+        if long and prompt:
+            beside.start()
+        self._rounds(prompt or long)
+        if beside.ident is not None:
+            beside.join()
         return True
+
+    def _rounds(self, chores: Sequence[Chore]) -> None:
+        due = {chore: self._clock.monotonic() for chore in chores}
+        while not self._stop.is_set():
+            now = self._clock.monotonic()
+            self._clock.wait(self._stop, min(due.values(), default=now + _REST_SECONDS) - now)
+            self._do_what_is_due(due)
 
     def stopping(self) -> None:
         """Nothing to do: a chore at hand is finished, and no other begun."""
@@ -52,11 +71,11 @@ class Housekeeping:
     def give_up(self) -> None:
         """Nothing to do: chores hold nothing."""
 
-    def do_what_is_due(self) -> None:
+    def _do_what_is_due(self, due: dict[Chore, float]) -> None:
         """Do each chore whose time has come, once."""
-        for chore, due_at in list(self._due.items()):
+        for chore, due_at in list(due.items()):
             if due_at <= self._clock.monotonic() and not self._stop.is_set():
-                self._due[chore] = self._clock.monotonic() + self._done(chore)
+                due[chore] = self._clock.monotonic() + self._done(chore)
 
     def _done(self, chore: Chore) -> float:
         """Do a chore; return in how many seconds it is due again."""

@@ -11,15 +11,21 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from ..core.clock import SystemClock
+from ..database.drivers import turns_of
 from .lent_connection import LentConnection
 
+if TYPE_CHECKING:
+    from .transaction import HandlerTransaction
+
 _LIMIT = "holdfast_idle_seconds"
+_BEFORE = "holdfast_idle_seconds_before"
 _PER_LEASE = 3
 _LEAST_PAUSE_SECONDS = 0.05
 _log = logging.getLogger("holdfast")
@@ -29,7 +35,8 @@ _clock = SystemClock()
 def limit_idle_time(connection: Connection, seconds: float) -> None:
     """Have the server end this transaction once nothing was said on it for so long. SQLite cannot.
 
-    MariaDB and MySQL count whole seconds and are told once per session; PostgreSQL is told in each transaction.
+    MariaDB and MySQL count whole seconds and are set once per session, until ``lift_limit``; PostgreSQL's is set in
+    each transaction.
     """
     match connection.dialect.name:
         case "postgresql":
@@ -42,33 +49,28 @@ def limit_idle_time(connection: Connection, seconds: float) -> None:
 
 
 def idle_milliseconds(seconds: float) -> int:
-    """Return a limit as PostgreSQL is told it: zero would mean none."""
+    """Return a limit as PostgreSQL takes it: zero would mean none."""
     return max(1, int(1000 * seconds))
 
 
 def _limit_session(connection: Connection, seconds: int) -> None:
     if connection.info.get(_LIMIT) != seconds:
-        setting = "idle_transaction_timeout" if getattr(connection.dialect, "is_mariadb", False) else "wait_timeout"
+        setting = _setting(connection)
+        if _BEFORE not in connection.info:
+            connection.info[_BEFORE] = int(connection.execute(text(f"SELECT @@SESSION.{setting}")).scalar_one())
         connection.execute(text(f"SET SESSION {setting} = :seconds"), {"seconds": seconds})
         connection.info[_LIMIT] = seconds
 
 
-class Idling(Protocol):
-    """An open transaction that may idle while its handler lives."""
+def lift_limit(connection: LentConnection) -> None:
+    """Leave the session as it was: whoever gets it from its pool next may idle as long as ever."""
+    if connection.dialect.name in ("mysql", "mariadb") and connection.info.pop(_LIMIT, None) is not None:
+        with closing(connection.driver.cursor()) as cursor:
+            cursor.execute(f"SET SESSION {_setting(connection)} = {connection.info[_BEFORE]}")
 
-    @property
-    def lease_seconds(self) -> float:
-        """Return how long the server lets it idle."""
-        ...
 
-    @property
-    def is_held(self) -> bool:
-        """Return whether its work is still this process's to do."""
-        ...
-
-    def say_something(self) -> None:
-        """Start the server's count anew, unless a statement runs anyway."""
-        ...
+def _setting(connection: Connection) -> str:
+    return "idle_transaction_timeout" if getattr(connection.dialect, "is_mariadb", False) else "wait_timeout"
 
 
 class Pulse:
@@ -79,34 +81,55 @@ class Pulse:
     """
 
     def __init__(self) -> None:
+        self.forget_everything()
+
+    def forget_everything(self) -> None:
+        """Begin anew. A fork copies the transactions, not the thread."""
         self._lock = threading.Lock()
-        self._open: dict[Idling, float] = {}
+        self._open: dict[HandlerTransaction, float] = {}
         self._thread: threading.Thread | None = None
-        self._process = 0
         self._wake = threading.Event()
         self._rests_until = 0.0
 
-    def add(self, transaction: Idling) -> None:
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its thread lives, while transactions are open."""
+        with self._lock:
+            return not self._open or bool(self._thread and self._thread.is_alive())
+
+    def add(self, transaction: HandlerTransaction) -> None:
         """Take a transaction in, from its opening on."""
         with self._lock:
-            if self._process != os.getpid():  # a fork copies the transactions, not the thread
-                self._open, self._thread, self._process = {}, None, os.getpid()
             due_at = self._open[transaction] = _next_time(transaction)
             if self._thread is None:
-                self._start()
+                self._start()  # again, if no thread could be had before
             elif due_at < self._rests_until:
                 self._wake.set()
 
-    def remove(self, transaction: Idling) -> None:
+    def remove(self, transaction: HandlerTransaction) -> None:
         """Let go of a transaction that ends."""
         with self._lock:
             self._open.pop(transaction, None)
+            if self._open and self._thread is None:
+                self._start()
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="holdfast-pulse", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="holdfast-pulse", daemon=True)
+        try:
+            thread.start()
+            self._thread = thread
+        except RuntimeError:
+            _log.warning("No thread can be had to keep open transactions alive; the next one to open tries again")
 
     def _run(self) -> None:
+        try:
+            self._keep_saying()
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _keep_saying(self) -> None:
         while (pause := self._pause()) is not None:
             _clock.wait(self._wake, pause)
             self._wake.clear()
@@ -122,7 +145,7 @@ class Pulse:
             self._rests_until = min(self._open.values())
             return max(_LEAST_PAUSE_SECONDS, self._rests_until - _clock.monotonic())
 
-    def _due(self) -> list[Idling]:
+    def _due(self) -> list[HandlerTransaction]:
         now = _clock.monotonic()
         with self._lock:
             over = [each for each in self._open if not each.is_held]
@@ -144,11 +167,14 @@ class Pulse:
             finally:
                 done.set()
 
-        threading.Thread(target=run, name="holdfast-pulse-step", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="holdfast-pulse-step", daemon=True).start()
+        except RuntimeError:  # no thread can be had: here it may have to be waited for
+            run()
         done.wait(_LEAST_PAUSE_SECONDS)
 
 
-def _next_time(transaction: Idling) -> float:
+def _next_time(transaction: HandlerTransaction) -> float:
     return _clock.monotonic() + transaction.lease_seconds / _PER_LEASE
 
 
@@ -159,8 +185,8 @@ def say_something(connection: LentConnection) -> None:
     try:
         if connection.dialect.driver == "psycopg":
             _say_on_psycopg(connection)
-        elif connection.dialect.driver == "pymysql" and not connection.has_raw_users:
-            _say_on_pymysql(connection)
+        elif connection.dialect.driver == "pymysql":
+            _say_on_pymysql(connection.driver)
     finally:
         connection.in_use.release()
 
@@ -177,10 +203,18 @@ def _say_on_psycopg(connection: LentConnection) -> None:
             driver.lock.release()
 
 
-def _say_on_pymysql(connection: LentConnection) -> None:
-    driver = connection.driver
-    if not getattr(driver._result, "unbuffered_active", False):
-        driver.ping(reconnect=False)
+def _say_on_pymysql(driver: Any) -> None:
+    turns = turns_of(driver)  # None: only SQLAlchemy uses it, which is waited for already
+    if turns is None or turns.acquire(blocking=False):
+        try:
+            if not getattr(driver._result, "unbuffered_active", False):
+                driver.ping(reconnect=False)
+        finally:
+            if turns is not None:
+                turns.release()
 
 
 pulse = Pulse()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pulse.forget_everything)

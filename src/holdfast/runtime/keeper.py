@@ -1,4 +1,4 @@
-"""Keeps alive everything that this process holds: leases, the registry's lock, messages at work.
+"""Keeps alive everything that this process holds: leases, the registry's lock, jobs and messages at work.
 
 One thread beats, whatever is due first. A store may take a write and never answer, so a second thread looks at the
 clock alone: it declares lost what has run out, and it leaves a beat that is not answered within a moment to its thread
@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError, DbError, LostLeaseError, RegistryLocked
@@ -30,6 +30,8 @@ _log = logging.getLogger("holdfast.runtime")
 
 class Held(Protocol):
     """What the keeper needs of whatever it keeps alive.
+
+    What has ``beats_with`` and ``heartbeat_together``, as leases have, is extended with others by one write.
 
     ``lost`` ends the keeping. What has many parts, of which each can be lost alone, leaves it unset: then ``mark_lost``
     is called at every look for which ``seconds_left`` is not positive.
@@ -70,7 +72,7 @@ class Held(Protocol):
 
 
 def checked_interval(interval_seconds: float | None, ttl_seconds: float) -> float:
-    """Return the interval between beats: a third of the time to live unless told otherwise.
+    """Return the interval between beats: a third of the time to live unless another is given.
 
     Raises:
         ConfigurationError: it is not below half the time to live, so one late beat could lose the lease.
@@ -89,12 +91,23 @@ class Kept:
     """One held thing, and when it is to be looked at next. A commit extends a lease, too, so not every turn writes."""
 
     def __init__(self, held: Held, interval_seconds: float | None = None) -> None:
+        checked_interval(interval_seconds, held.ttl_seconds)
         self.held = held
-        self.interval = checked_interval(interval_seconds, held.ttl_seconds)
+        self._interval_seconds = interval_seconds
         self.due_at = 0.0
         self.at_rest = threading.Event()
         self.at_rest.set()
         self._has_failed = False
+
+    @property
+    def interval(self) -> float:
+        """Return the interval between beats, which shrinks with the time to live."""
+        return self._interval_seconds or self.held.ttl_seconds / 3
+
+    @property
+    def common(self) -> object | None:
+        """Return what it shares with others that the same write can extend; None when it is extended alone."""
+        return getattr(self.held, "beats_with", None)
 
     def pause(self) -> float:
         """Return how long until the next turn."""
@@ -118,7 +131,7 @@ class Kept:
     def _lose(self) -> None:
         try:
             self.held.mark_lost()
-        except Exception:  # who is told of the loss may raise anything, and others wait for their turn
+        except Exception:  # whoever is notified of the loss may raise anything, and others wait for their turn
             _log.exception("A lost lease could not be made known to everyone")
 
     def _beat(self) -> bool:
@@ -138,7 +151,7 @@ class Kept:
 
 
 class Keeper:
-    """Keeps any number of things alive on one clock. ``keeping`` finds the one of this process."""
+    """Keeps any number of things alive on one clock. ``keeper_on`` finds the one of this process."""
 
     def __init__(self, clock: Clock, linger_seconds: float = _LINGER_SECONDS) -> None:
         self._clock = clock
@@ -154,14 +167,36 @@ class Keeper:
         self._watcher: threading.Thread | None = None
         self._beater: threading.Thread | None = None
         self._beating_since: float | None = None
+        self._has_lost_beater = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its threads live and none of them has died, while anything is kept."""
+        with self._lock:
+            return not self._kept or (
+                self._watcher is not None
+                and self._watcher.is_alive()
+                and not self._has_lost_beater
+                and not self._is_beater_dead()
+            )
 
     def take(self, kept: Kept) -> None:
         """Keep something alive from now on."""
         with self._lock:
             if self._watcher is None or not self._watcher.is_alive():
                 self._watcher = _started("keeper", self._watch)
+            if not self._kept:  # what died before concerns nobody any more
+                self._beater = None if self._is_beater_dead() else self._beater
+                self._has_lost_beater = False
             kept.due_at = self._clock.monotonic() + kept.pause()
             self._kept.add(kept)
+        self._due.set()
+        self._changed.set()
+
+    def look_again(self, kept: Kept) -> None:
+        """Learn that something is due sooner than it was: its time to live is shorter now, or a beat is wanted."""
+        with self._lock:
+            kept.due_at = 0.0
         self._due.set()
         self._changed.set()
 
@@ -198,12 +233,17 @@ class Keeper:
         with self._lock:
             since = self._beating_since
             hangs = since is not None and self._clock.monotonic() - since >= patience
-            if kept and (self._beater is None or hangs or not self._beater.is_alive()):
+            self._has_lost_beater = self._has_lost_beater or self._is_beater_dead()
+            if kept and (self._beater is None or hangs or self._is_beater_dead()):
                 self._start_beating()
             is_beating = self._beating_since is not None
         if not kept:
             return self._linger_seconds
         return min([*(_runs_out(each) for each in kept), *([patience] if is_beating else [])])
+
+    def _is_beater_dead(self) -> bool:
+        """Return whether the thread that beats has ended although nobody relieved it."""
+        return self._beater is not None and not self._beater.is_alive()
 
     def _start_beating(self) -> None:
         try:
@@ -225,8 +265,12 @@ class Keeper:
                 self._clock.wait(self._due, seconds)
                 continue
             self._changed.set()  # so that the other thread looks whether this is answered in time
-            kept.turn()
-            self._done(kept, me)
+            together = self._due_with(kept)
+            if together:
+                _beat_together([kept, *together])
+            for each in (kept, *together):  # writes only for those that were not reached
+                each.turn()
+                self._done(each, me)
 
     def _next(self) -> tuple[Kept | None, float]:
         """Return what is due, marked as being beaten; else how long until something is."""
@@ -239,6 +283,25 @@ class Keeper:
         self._beating_since = now
         return first, 0.0
 
+    def _due_with(self, first: Kept) -> list[Kept]:
+        """Return what the same write can extend and will be due before long, marked as being beaten."""
+        common = first.common
+        if common is None:
+            return []
+        with self._lock:
+            soon = self._clock.monotonic() + first.interval / 2
+            found = [
+                each
+                for each in self._kept
+                if each.at_rest.is_set()
+                and each.due_at <= soon
+                and not each.held.lost.is_set()
+                and each.common is common
+            ]
+            for each in found:
+                each.at_rest.clear()
+        return found
+
     def _done(self, kept: Kept, me: threading.Thread) -> None:
         with self._lock:
             kept.due_at = self._clock.monotonic() + kept.pause()
@@ -246,6 +309,15 @@ class Keeper:
                 self._beating_since = None
         kept.at_rest.set()
         self._due.set()
+
+
+def _beat_together(kept: Sequence[Kept]) -> None:
+    """Extend everything by one write; who is not reached by it is extended alone afterwards."""
+    first: Any = kept[0].held
+    try:
+        first.heartbeat_together([each.held for each in kept])
+    except Exception as error:
+        _log.debug("Leases could not be extended together: %s", error)
 
 
 def _runs_out(kept: Kept) -> float:
@@ -266,6 +338,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_of_process.forget_everything)
 
 
+def keeper_on(clock: Clock) -> Keeper:
+    """Return the keeper of this process; time that a test steps has one of its own."""
+    return _of_process if type(clock) is SystemClock else Keeper(clock, 0.0)
+
+
+def are_kept() -> bool:
+    """Return whether everything that this process holds is kept alive."""
+    return _of_process.is_alive
+
+
 @contextmanager
 def keeping(held: Held, clock: Clock, *, interval_seconds: float | None = None) -> Iterator[None]:
     """Keep something alive while the block runs; ``held.lost`` is set as soon as it no longer is.
@@ -275,8 +357,7 @@ def keeping(held: Held, clock: Clock, *, interval_seconds: float | None = None) 
     Raises:
         ConfigurationError: the interval is too long for its time to live.
     """
-    kept = Kept(held, interval_seconds)
-    keeper = _of_process if type(clock) is SystemClock else Keeper(clock, 0.0)  # time that a test steps is its own
+    kept, keeper = Kept(held, interval_seconds), keeper_on(clock)
     keeper.take(kept)
     try:
         yield

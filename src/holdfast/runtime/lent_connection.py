@@ -1,6 +1,6 @@
 """The connection that a handler is lent: everything a SQLAlchemy connection can do, except end its transaction.
 
-What would end it is refused before it reaches the database, as far as that can be told from outside: it is a courtesy,
+What would end it is refused before it reaches the database, as far as that can be seen from outside: it is a courtesy,
 a better message, earlier. Whether the transaction is still the one that was begun is *proved* at its end, by
 ``runtime.transaction``: a procedure, the driver's own connection or the database itself may have ended it.
 """
@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 
 from sqlalchemy import TextClause
 from sqlalchemy.engine import Connection, CursorResult, Engine
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import ExecutableDDLElement
 
 from ..core.errors import HandlerError
+from ..database.drivers import let_take_turns
+from .driver_state import is_closed, is_idle
 
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _ENDS_IT = re.compile(
@@ -67,15 +68,23 @@ class LentConnection(Connection):
         super().__init__(engine)
         self.in_use = threading.RLock()
         self.refusal: str | None = None
+        self.has_ended = False  # it was seen without a transaction, and no error had undone that
         self.is_undone = False
         self.may_be_undone = False
-        self.has_raw_users = False
+        self.has_raw_users = False  # the driver's own connection, or several statements in one, which nobody watches
+        self.has_lent_driver = False
         self.is_cut = False
+        self.met: BaseException | None = None  # the driver's last error that the handler met on it
         self._phase = Phase.OPENING
         self._thread = threading.get_ident()
+        self._lent: Any = None
+        self._options = self._execution_options
+        self._has_begun = False
 
     def lend(self) -> None:
         """Let the handler use it, on this thread."""
+        self._lent, self._options = self.driver, self._execution_options
+        self._has_begun = not is_idle(self.dialect.driver, self._lent)
         self._phase, self._thread = Phase.LENT, threading.get_ident()
 
     def go_on_here(self) -> None:
@@ -89,7 +98,8 @@ class LentConnection(Connection):
         self._thread = threading.get_ident()
 
     def take_back(self) -> None:
-        """Let only this thread use it: what the handler left behind is refused from now on."""
+        """Let only this thread use it, as it was: what the handler left behind is refused from now on."""
+        self._execution_options = self._options
         self._phase, self._thread = Phase.SETTLING, threading.get_ident()
 
     def forget(self) -> None:
@@ -114,12 +124,34 @@ class LentConnection(Connection):
                 self._count_idle_time()
             return result
 
+    def scalar(self, statement: Any, *arguments: Any, **options: Any) -> Any:
+        """Execute a statement of the handler, and return the first value of its first row."""
+        return self.execute(statement, *arguments, **options).scalar()
+
     @property
     def connection(self) -> Any:
-        """Return the driver's connection. What is done there nobody watches; it is still proved at the end."""
+        """Return the driver's connection. What is done there nobody watches; it is still proved at the end.
+
+        It never goes back to its pool: a handler that keeps it would write into the next one's transaction.
+        """
+        self._require_ours()
         if self._phase is Phase.LENT:
-            self.has_raw_users = True
+            self.look()
+            self.has_raw_users = self.has_lent_driver = True
+            if self.dialect.driver == "pymysql":
+                let_take_turns(self._lent)
         return super().connection
+
+    @property
+    def own_driver(self) -> Any:
+        """Return the driver's connection for statements of Holdfast's own, said for the handler."""
+        self._require_ours()
+        return self.driver
+
+    @property
+    def info(self) -> Any:
+        """Return the notes that go with the driver's connection, which nobody uses by that."""
+        return super().connection.info
 
     def commit(self) -> None:
         """Refuse: the handler returns to commit."""
@@ -146,8 +178,11 @@ class LentConnection(Connection):
         self._end("detach()", super().detach)
 
     def invalidate(self, exception: BaseException | None = None) -> None:
-        """Refuse: throwing it away would undo the transaction."""
-        self._end("invalidate()", lambda: super(LentConnection, self).invalidate(exception))
+        """Refuse: throwing it away would undo the transaction. SQLAlchemy throws away what broke, by an exception."""
+        if exception is not None:
+            super().invalidate(exception)
+        else:
+            self._end("invalidate()", super().invalidate)
 
     def _commit_impl(self) -> None:
         """Refuse a commit that comes from elsewhere, such as from an ORM Session in full control."""
@@ -157,6 +192,13 @@ class LentConnection(Connection):
         """Refuse a rollback that comes from elsewhere, such as from an ORM Session on this connection."""
         self._end("a rollback", super()._rollback_impl)
 
+    # What Holdfast does
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether Holdfast has it, before the handler or after it."""
+        return self._phase in (Phase.OPENING, Phase.SETTLING)
+
     # The guards
 
     @contextmanager
@@ -164,12 +206,9 @@ class LentConnection(Connection):
         self._require_ours()
         with self.in_use:
             if self._phase is Phase.LENT:
+                self.look()
                 self._guard(statement)
-            try:
-                yield
-            except DBAPIError as error:
-                self._note(error)
-                raise
+            yield
 
     def _require_ours(self) -> None:
         if self._phase is Phase.OVER or (self._phase is Phase.SETTLING and self._thread != threading.get_ident()):
@@ -186,6 +225,8 @@ class LentConnection(Connection):
         said = statement.text if isinstance(statement, TextClause) else statement
         is_mysql = self.dialect.name in _MYSQL
         ends_it = isinstance(said, str) and (_ENDS_IT.match(said) or (is_mysql and _COMMITS_ON_MYSQL.match(said)))
+        if self.dialect.driver == "psycopg" and isinstance(said, str) and ";" in said:
+            self.has_raw_users = True
         if ends_it or (is_mysql and isinstance(said, ExecutableDDLElement)):
             self._refuse(
                 f"'{str(said).strip()[:40]}' would end context.transaction and part the handler's writes from what "
@@ -207,7 +248,12 @@ class LentConnection(Connection):
         self.refusal = self.refusal or why
         raise HandlerError(why)
 
-    # What the database did by itself
+    # What became of its transaction
+
+    def look(self) -> None:
+        """Notice, at no cost, that nothing is begun where a transaction was: somebody has ended it."""
+        if self._has_begun and not (self.is_undone or self.is_cut) and is_idle(self.dialect.driver, self._lent):
+            self.has_ended = True
 
     @property
     def has_been_undone(self) -> bool:
@@ -218,27 +264,41 @@ class LentConnection(Connection):
 
     @property
     def driver(self) -> Any:
-        """Return the driver's own connection, for Holdfast's use."""
-        return super().connection.driver_connection
+        """Return the driver's own connection, for Holdfast's use; the same one once its pool has forgotten it."""
+        return super().connection.driver_connection if self._lent is None else self._lent
 
-    def _note(self, error: DBAPIError) -> None:
+    def leave_pool(self) -> None:
+        """Let the pool open another in its place; nothing is said to the server, nor to whoever waits for it."""
+        super().connection.detach()
+
+    def close_driver(self) -> None:
+        """Close the driver's connection of one that was cut off: its pool does not know it any more."""
+        if self._lent is not None:
+            self._lent.close()
+
+    def _handle_dbapi_exception(self, e: BaseException, *details: Any, **options: Any) -> NoReturn:
+        """Learn what an error did to the transaction before SQLAlchemy reacts to it."""
+        if self._phase is Phase.LENT:
+            self.met = e
+            self.look_after_break()
+            self._note(e)
+        super()._handle_dbapi_exception(e, *details, **options)
+
+    def look_after_break(self) -> None:
+        """Notice that the handler has closed the driver's connection, which no server did."""
+        self.has_ended = self.has_ended or is_closed(self.dialect.driver, self._lent)
+
+    def _note(self, error: BaseException) -> None:
         """Remember an error that undoes a whole transaction. PostgreSQL spoils it, and says so itself."""
+        if self.has_ended:
+            return
         if self.dialect.name == "sqlite":
-            self.is_undone = self.is_undone or not (error.connection_invalidated or self.driver.in_transaction)
+            self.is_undone = self.is_undone or is_idle(self.dialect.driver, self._lent)
         elif self.dialect.name in _MYSQL:
-            self.is_undone = self.is_undone or _code(error) in _UNDOING
-            self.may_be_undone = self.may_be_undone or undoes(error)
+            code = next(iter(error.args), None)
+            self.is_undone = self.is_undone or code in _UNDOING
+            self.may_be_undone = self.may_be_undone or code == _MAY_UNDO
 
     def _count_idle_time(self) -> None:
         """Say something after many statements in one go: psycopg ends them so that the server counts no idle time."""
         self.driver.execute("SELECT 1")
-
-
-def undoes(error: BaseException | None) -> bool:
-    """Return whether MariaDB or MySQL may undo the whole transaction with this error."""
-    return _code(error) in (*_UNDOING, _MAY_UNDO)
-
-
-def _code(error: BaseException | None) -> object:
-    original = getattr(error, "orig", None) or error
-    return next(iter(getattr(original, "args", ())), None)

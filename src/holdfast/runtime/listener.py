@@ -5,6 +5,7 @@ While it cannot listen, everybody's own polling goes on.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,7 +48,8 @@ class Listener:
     @property
     def is_alive(self) -> bool:
         """Return whether its thread lives, while there is anyone to listen for."""
-        return self._thread is None or self._thread.is_alive()
+        thread = self._thread  # it may be let go of meanwhile
+        return thread is None or thread.is_alive()
 
     def subscribe(self, engine: Engine, channel: str, heard: Callable[[str | None], None]) -> Subscription:
         """Have ``heard`` called from now on, on the listener's thread."""
@@ -92,7 +94,7 @@ class Listener:
             while not stop.is_set():
                 known = self._listening_for_all(driver, known)
                 for note in driver.notifies(timeout=_LOOK_AROUND_SECONDS, stop_after=1):
-                    self._tell(note.channel, note.payload)
+                    self._notify(note.channel, note.payload)
         finally:
             with suppress(SQLAlchemyError):
                 connection.close()
@@ -108,7 +110,7 @@ class Listener:
             each.heard(None)
         return present
 
-    def _tell(self, channel: str, payload: str) -> None:
+    def _notify(self, channel: str, payload: str) -> None:
         with self._lock:
             present = list(self._subscriptions)
         for each in present:
@@ -117,6 +119,14 @@ class Listener:
 
 
 _listeners: dict[str, Listener] = {}
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_listeners.clear)  # their threads and connections are the parent's
+
+
+def are_listening() -> bool:
+    """Return whether everyone in this process who wants to hear something is heard for."""
+    return all(listener.is_alive for listener in list(_listeners.values()))
 
 
 def listen(engine: Engine, channel: str, heard: Callable[[str | None], None]) -> Subscription:

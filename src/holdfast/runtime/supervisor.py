@@ -1,4 +1,4 @@
-"""Runs all parts of a process until it is told to stop, then lets them finish within one drain time.
+"""Runs all parts of a process until it is asked to stop, then lets them finish within one drain time.
 
 A part that dies although nobody stopped it takes the process with it: the rest drains, and whoever started it learns
 why. A part that is merely wrong (a changed source, a missing table) does not die: it stops alone, see ``LeasedPart``.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import WorkerDiedError
-from ..core.telling import told
+from ..database.error_text import public_error_text
+from .event_loop import handlers_loop
+from .idle_time import pulse
+from .keeper import are_kept
+from .listener import are_listening
 
 _log = logging.getLogger("holdfast.worker")
 _LOOK_AROUND_SECONDS = 0.2
@@ -82,6 +86,17 @@ class WorkerPart:
         self._ended.wait(_GIVE_UP_SECONDS)
 
 
+def shared_parts() -> dict[str, Callable[[], bool]]:
+    """Return what all parts of a process lean on, each with what returns whether it is alive."""
+    loop = handlers_loop()
+    return {
+        "The keeper of leases": are_kept,
+        "The pulse of open transactions": lambda: pulse.is_alive,
+        "The event loop of async handlers": lambda: loop.is_alive,
+        "The listener": are_listening,
+    }
+
+
 class Supervisor:
     """Runs parts side by side, each on a thread.
 
@@ -111,8 +126,9 @@ class Supervisor:
             WorkerDiedError: a part died; everything else was drained before.
         """
         threads = {part: self._started(part) for part in self._parts}
-        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
-            pass  # a signal that another thread received is handled when this one wakes
+        shared = shared_parts()
+        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):  # signals are handled when it wakes, too
+            self._watch(shared)
         _log.info("Stopping: nothing new is begun, and what runs may finish for %g s", self._drain_seconds)
         deadline = self._clock.monotonic() + self._drain_seconds
         for part in self._parts:
@@ -124,12 +140,19 @@ class Supervisor:
             raise WorkerDiedError(" ".join(self._deaths), has_drained=not left)
         return has_drained
 
+    def _watch(self, shared: Mapping[str, Callable[[], bool]]) -> None:
+        """End when something died that all parts share: they would go on as if they had it."""
+        for title, is_alive in shared.items():
+            if not is_alive():
+                _log.error("%s died", title)
+                self._died(title, "its thread has ended")
+
     def _started(self, part: Part) -> threading.Thread | None:
         thread = threading.Thread(target=self._run_part, args=(part,), name=f"holdfast-{part.title}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the system has no more threads
-            self._died(part, f"its thread could not be started: {error}")
+            self._died(part.title, f"its thread could not be started: {error}")
             return None
         return thread
 
@@ -137,19 +160,19 @@ class Supervisor:
         try:
             has_finished = part.run()
         except WorkerDiedError as error:
-            self._died(part, str(error))
+            self._died(part.title, str(error))
             return
         except BaseException as error:  # whatever it is, nobody would do this part's work any more
             _log.exception("%s died", part.title)
-            self._died(part, told(error))
+            self._died(part.title, public_error_text(error))
             return
         if not self._stop.is_set():
-            self._died(part, "it ended although nobody stopped it")
+            self._died(part.title, "it ended although nobody stopped it")
         elif has_finished:
             self._finished.append(part)
 
-    def _died(self, part: Part, why: str) -> None:
-        self._deaths.append(f"{part.title} died: {why}. Everything else was stopped; start the process again.")
+    def _died(self, title: str, why: str) -> None:
+        self._deaths.append(f"{title} died: {why}. Everything else was stopped; start the process again.")
         self._stop.set()
 
     def _is_alive_at(self, deadline: float, thread: threading.Thread | None) -> bool:

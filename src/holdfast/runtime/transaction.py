@@ -3,50 +3,50 @@
 Every workload that gives its handlers ``context.transaction`` uses this one, in this order:
 
 1. BEGIN, and the server ends it if its process freezes;
-2. the workload's *check*: its first statement looks at the progress row, and locks it where a lock does not stop the
-   heartbeats; a stale holder gets no transaction;
-3. ``SAVEPOINT``; then the statements of the handler;
+2. the workload's *check* looks at the progress row, and locks it where a lock does not stop the heartbeats; a stale
+   holder gets no transaction; ``SAVEPOINT`` (on PostgreSQL it goes out with the first step, to save a round trip);
+3. the statements of the handler;
 4. ``RELEASE SAVEPOINT``: the proof. It fails after every way of ending a transaction, by whomever, and only then;
 5. the workload's *record*: position, completion or history, fenced by the token, as the last statements; COMMIT.
 
 A handler that ended the transaction itself may have kept a part of its effects: nothing further is written, and its
 work is neither recorded as done nor repeated by itself [TRANSACTION-1]. The steps are written once, over a SQLAlchemy
-connection: handlers on threads use it as it is, ``async def`` handlers through ``AsyncTransaction``.
+connection: handlers on threads use it as it is, ``async def`` handlers through ``async_transaction``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import socket
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Engine, RootTransaction
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
+from ..core.blocking_calls import one_thread
 from ..core.clock import new_id
-from ..core.driver_errors import reason
-from ..core.engine import autocommit, writing
-from ..core.errors import Ambiguous, HandlerError, TransactionEndedError, Unavailable
-from ..core.own_thread import on_thread, one_thread
-from ..core.places import Places
-from ..core.telling import told
-from .idle_time import idle_milliseconds, limit_idle_time, pulse, say_something
-from .lent_connection import OVER, UNDONE, LentConnection, undoes
+from ..core.errors import Ambiguous, DbError, HandlerError, LostLeaseError, TransactionEndedError, UndoneError
+from ..database.connection_slots import Slots
+from ..database.error_text import public_error_text
+from ..database.errors import reason
+from ..database.pools import autocommit, said, writing
+from ..database.sockets import cut_off
+from .awaited import UnfinishedCalls, forgotten
+from .idle_time import idle_milliseconds, lift_limit, limit_idle_time, pulse, say_something
+from .lent_connection import OVER, UNDONE, LentConnection
+from .refusals import passing_of, refuses_commit, refuses_record
 
 _log = logging.getLogger("holdfast")
 _Result = TypeVar("_Result")
 _STATEMENT_SECONDS = 10.0
 _BREAK_SECONDS = 5.0
 _SAVEPOINT = f"holdfast_{new_id(12)}"  # nobody else's name; one per process, so that servers see few statements
+_FATE = "SELECT pg_xact_status(CAST(CAST(%(id)s AS text) AS xid8))"
 _SPOILT = "25P02"  # PostgreSQL: a statement has failed, and the transaction can only be undone
 
 ENDED = (
@@ -54,6 +54,13 @@ ENDED = (
     "It is not repeated by itself: look at what was kept, mend it, then let it run again. Leave commit and rollback to "
     "Holdfast: return to commit, raise to roll back"
 )
+
+UNUSABLE = (
+    "Holdfast's tables could not be used in context.transaction as the handler left it, so nothing was kept. Take back "
+    "in the handler what it changed of its session, such as the role or the search_path"
+)
+GONE = "The connection of context.transaction broke, so nothing was kept."
+PASSED = "The database could not do what context.transaction asked of it, so nothing was kept"
 
 
 class Verdict(Enum):
@@ -68,7 +75,7 @@ class Verdict(Enum):
 Check = Callable[[Connection], str | None]
 """Looks whether the work is still ours, and locks its progress row where that can be; raises when it is not.
 
-Returns the transaction's id on PostgreSQL when the row is locked by it, None otherwise.
+Returns the transaction's id on PostgreSQL, where its fate can be asked for by that, None elsewhere.
 """
 
 
@@ -81,7 +88,7 @@ class HandlerTransaction:
         check: the workload's first statement.
         protect: called with True once a SQLite transaction holds the write lock, with False when it has ended: no
             heartbeat can be written in between, nor can anyone else take the lease.
-        is_held: tells whether the lease is believed to be ours.
+        is_held: returns whether the lease is believed to be ours.
         places: what to wait for before it is opened; None to open it at once.
     """
 
@@ -93,7 +100,7 @@ class HandlerTransaction:
         check: Check | None = None,
         protect: Callable[[bool], None] = lambda is_locked: None,
         is_held: Callable[[], bool] = lambda: True,
-        places: Places | None = None,
+        places: Slots | None = None,
     ) -> None:
         self._engine = engine
         self.lease_seconds = lease_seconds
@@ -109,15 +116,18 @@ class HandlerTransaction:
         self._thread: ThreadPoolExecutor | None = None
         self._in_use = threading.RLock()
         self._proved: Verdict | None = None
+        self.calls = UnfinishedCalls()
+        """Those of an ``async def`` handler."""
         self._has_ended = False
         self._is_broken = False
+        self._not_opened: BaseException | None = None
 
     # The handler's side
 
     @property
     def is_used(self) -> bool:
-        """Return whether the handler asked for the connection."""
-        return self._connection is not None
+        """Return whether the handler asked for the connection, or would have if it had awaited its call."""
+        return self._connection is not None or self.calls.have_unbegun
 
     @property
     def connection(self) -> LentConnection:
@@ -173,32 +183,65 @@ class HandlerTransaction:
         Raises:
             TransactionEndedError: the handler ended it itself; nothing further was written.
             HandlerError: nothing was kept, and that is the handler's doing.
-            Unavailable: nothing was kept.
+            UndoneError: nothing was kept, and the database is why; the same may work later.
             Ambiguous: the COMMIT was not answered; both were kept or neither was.
         """
+        self._require_awaited()
         with self._in_use:
             connection = self._taken_back()
             self._require_whole(connection)
-            record(connection)
+            self._record(connection, record)
         self._commit()
 
-    def was_ended_by(self, error: BaseException) -> bool:
-        """Return whether a handler that raised had ended the transaction before, so that a part may have been kept."""
+    def _require_awaited(self) -> None:
+        """Refuse to call done what a handler forgot to await."""
+        unbegun = [name for name, was_begun in self.calls.drop() if not was_begun]
+        if unbegun:
+            raise HandlerError(f"{forgotten(f'context.transaction.{unbegun[0]}')}. Nothing was kept.")
+
+    def _record(self, connection: LentConnection, record: Callable[[Connection], None]) -> None:
+        try:
+            record(connection)
+        except (DbError, DBAPIError) as error:
+            said = refuses_record(error)
+            if said is None:
+                raise
+            self._is_broken = True  # its session is not as it was
+            raise HandlerError(f"{UNUSABLE}: {said}.") from error
+
+    def undo(self) -> None:
+        """Keep nothing of what the handler wrote.
+
+        Raises:
+            TransactionEndedError: the handler ended it itself, so a part may have been kept.
+        """
+        was_ended = self.was_ended()
+        self.close()
+        if was_ended:
+            raise TransactionEndedError(f"{ENDED}.")
+
+    def was_ended(self) -> bool:
+        """Return whether the handler has ended the transaction itself, so that a part may have been kept."""
         if not self.is_used or not self._is_at_rest():
             return False
         try:
-            return self._was_ended(error)
+            return self._is_proved_ended()
         finally:
             self._in_use.release()
 
-    def _was_ended(self, error: BaseException) -> bool:
+    def _is_proved_ended(self) -> bool:
         """Look at it at rest; a statement that had to be broken off took the connection with it."""
-        return self._connection is not None and self._verdict(self._taken_back(), error) is Verdict.ENDED
+        return self._connection is not None and self._verdict(self._taken_back()) is Verdict.ENDED
+
+    def has_met(self, error: BaseException) -> bool:
+        """Return whether an error is one of the transaction's own connection, or of opening it."""
+        met = None if self._connection is None else self._connection.met
+        return error is self._not_opened or (met is not None and met in (error, getattr(error, "orig", None)))
 
     @property
     def is_cut_off(self) -> bool:
         """Return whether the connection broke, by itself or by the server."""
-        return self._connection is not None and self._connection.invalidated
+        return self._proved is Verdict.GONE or (self._connection is not None and self._connection.invalidated)
 
     @property
     def is_held(self) -> bool:
@@ -214,13 +257,25 @@ class HandlerTransaction:
     def cut(self) -> None:
         """End the transaction under a handler that does not end: its statements fail from now on, and nothing commits.
 
-        Called from another thread; the connection is thrown away when the handler lets go of it.
+        Called from another thread. Its place is free at once; the driver's connection is thrown away when the handler
+        lets go of it.
         """
         self._has_ended = self._is_broken = True
         connection = self._connection  # whoever has it may let go of it at any moment
         if connection is not None:
             _cut(connection)
-            _undo_on_sqlite(connection)
+            if _undo_on_sqlite(connection):
+                self._protect(False)
+            self._give_place_back()
+
+    def abandon(self) -> bool:
+        """Cut it off under a handler that is left to itself; return whether the handler had ended it before.
+
+        Nothing is said on its connection, which the handler may be using: when in doubt, it had.
+        """
+        self.cut()
+        connection = self._connection
+        return connection is not None and self._verdict(connection) is Verdict.ENDED
 
     def close(self) -> None:
         """End the transaction, if it is still open, without keeping anything. It cannot be used any more.
@@ -245,17 +300,24 @@ class HandlerTransaction:
 
     def _open(self) -> None:
         try:
-            connection = self._begun()
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-            connection = self._begun()  # a pooled connection was dead; nothing was said on it
+            connection = self._begun_anew()
+        except Exception as error:
+            self._not_opened = error
+            raise
         self._connection = connection
         connection.lend()
         if self._engine.dialect.name == "sqlite":
             self._protect(True)
         else:
             pulse.add(self)
+
+    def _begun_anew(self) -> LentConnection:
+        try:
+            return self._begun()
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            return self._begun()  # a pooled connection was dead; nothing was said on it
 
     def _begun(self) -> LentConnection:
         connection = writing(self._engine, LentConnection)
@@ -265,6 +327,8 @@ class HandlerTransaction:
             self._say_first(connection)
             if self._check is not None:
                 self._transaction_id = self._check(connection)
+            if connection.dialect.driver != "psycopg":
+                connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         except BaseException as error:
             self._transaction = None
             _give_back(connection, is_broken=isinstance(error, DBAPIError))
@@ -272,17 +336,14 @@ class HandlerTransaction:
         return connection
 
     def _say_first(self, connection: LentConnection) -> None:
-        """Bound its idle time and set the savepoint that will prove it whole; in one go where that can be."""
+        """Bound its idle time; on PostgreSQL the savepoint that will prove it whole is set in the same go."""
         if connection.dialect.driver == "psycopg":
             limit = idle_milliseconds(self.lease_seconds)
-            connection.exec_driver_sql(
-                f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}"
-            )
+            said(connection, f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}")
             return
         if connection.dialect.name in ("mysql", "mariadb"):  # else beats that come meanwhile would be conflicts
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         limit_idle_time(connection, self.lease_seconds)
-        connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
 
     # Ending
 
@@ -293,24 +354,36 @@ class HandlerTransaction:
         self._connection.take_back()
         return self._connection
 
-    def _verdict(self, connection: LentConnection, error: BaseException | None) -> Verdict:
+    def _verdict(self, connection: LentConnection) -> Verdict:
         """Return what became of it. It is proved once: that releases the savepoint."""
         if self._proved is None:
-            self._proved = proved(connection, error)
+            self._proved = proved(connection, self._was_committed)
             if self._proved is Verdict.ENDED:
                 self._is_broken = True  # whatever else the handler did to the session goes with it
                 if self._transaction_id is not None:
                     _undo_prepared(self._engine, self._transaction_id)
         return self._proved
 
+    def _was_committed(self) -> bool | None:
+        """Ask for the fate of a transaction whose connection broke; None when nobody can tell."""
+        if self._transaction_id is None:
+            return None
+        try:
+            with autocommit(self._engine) as connection:
+                fate = connection.exec_driver_sql(_FATE, {"id": self._transaction_id}).scalar()
+        except Exception:
+            _log.debug("What became of a broken transaction could not be asked for", exc_info=True)
+            return None
+        return bool(fate == "committed")
+
     def _require_whole(self, connection: LentConnection) -> None:
-        match self._verdict(connection, None):
+        match self._verdict(connection):
             case Verdict.ENDED:
                 raise TransactionEndedError(f"{ENDED}.")
             case Verdict.UNDONE:
                 raise HandlerError(UNDONE)
             case Verdict.GONE:
-                raise Unavailable("The connection of context.transaction broke, so nothing was kept.")
+                raise UndoneError(GONE)
         if connection.refusal is not None:
             raise HandlerError(connection.refusal)
 
@@ -318,13 +391,11 @@ class HandlerTransaction:
         assert self._transaction is not None
         try:
             self._transaction.commit()
-        except IntegrityError as error:
+        except DBAPIError as error:
             if error.connection_invalidated:
                 raise Ambiguous(f"The commit was not answered: {reason(error)}.") from error
-            raise HandlerError(f"the database refused the commit, and nothing was kept: {reason(error)}.") from error
-        except DBAPIError as error:
-            kind = Ambiguous if error.connection_invalidated else Unavailable
-            raise kind(f"The commit was not answered: {reason(error)}.") from error
+            kind = HandlerError if refuses_commit(error) else UndoneError
+            raise kind(f"the database refused the commit, and nothing was kept: {reason(error)}.") from error
         finally:
             self.close()
 
@@ -363,45 +434,93 @@ class HandlerTransaction:
             self._places.give_back()
 
 
-def ended_itself(transaction: HandlerTransaction | None, error: BaseException) -> TransactionEndedError | None:
-    """Return the error to go on with when a handler raised after it had ended its transaction; None when it had not.
+def outranking(
+    transaction: HandlerTransaction | None, error: BaseException
+) -> TransactionEndedError | UndoneError | None:
+    """Return the error to go on with instead of what a handler raised, None when that stands.
 
-    What it raised would have its work repeated, and a part of its effects may be kept.
+    One that had ended its transaction would have its work repeated, and a part of its effects may be kept. One whose
+    connection broke, or whose database was busy or took no writes for a while, is not to blame.
     """
-    if transaction is None or isinstance(error, TransactionEndedError) or not transaction.was_ended_by(error):
+    if transaction is None or isinstance(error, TransactionEndedError):
         return None
-    ended = TransactionEndedError(f"{ENDED}. Then it raised {told(error)}")
-    ended.__cause__ = error
+    found: TransactionEndedError | UndoneError
+    if transaction.was_ended():
+        found = TransactionEndedError(f"{ENDED}. Then it raised {public_error_text(error)}")
+    elif transaction.is_cut_off:
+        found = UndoneError(f"{GONE} It happened in the handler: {public_error_text(error)}")
+    elif (passing := passing_of(error, transaction.has_met)) is not None:
+        found = UndoneError(f"{PASSED}: {reason(passing)}.")
+    else:
+        return None
+    found.__cause__ = error
+    return found
+
+
+def after_loss(transaction: HandlerTransaction | None, lost: LostLeaseError) -> TransactionEndedError | LostLeaseError:
+    """Return the error to go on with when the lease was lost: the handler may have ended its transaction before."""
+    if transaction is None or not transaction.was_ended():
+        return lost
+    ended = TransactionEndedError(f"{ENDED}. Then its lease was lost")
+    ended.__cause__ = lost
     return ended
 
 
-def proved(connection: LentConnection, error: BaseException | None = None) -> Verdict:
+def left_behind(transaction: HandlerTransaction | None) -> str | None:
+    """Cut off a handler that its worker leaves behind; return why its work must not be repeated, None if it may be."""
+    if transaction is None or not transaction.abandon():
+        return None
+    return f"{ENDED}. Then its worker stopped before it had ended"
+
+
+def proved(connection: LentConnection, was_committed: Callable[[], bool | None]) -> Verdict:
     """Release the savepoint that was set first: only the transaction that was begun has it [TRANSACTION-1].
 
     Args:
         connection: the connection, taken back from the handler.
-        error: what the handler raised, if it did: the database may have undone everything with that error.
+        was_committed: tells what became of a transaction whose connection broke, None when nobody knows.
     """
+    connection.look()
     if connection.closed or connection.invalidated or connection.is_cut:
-        return Verdict.GONE
+        return _broken(connection, was_committed)
     try:
         _say(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}")
     except Exception as failure:  # the driver's own errors, of whichever driver
-        return _unproved(connection, failure, error)
+        if _is_dead(connection, failure):
+            connection.look_after_break()
+            return _broken(connection, was_committed)
+        return _unproved(connection, failure)
     return Verdict.WHOLE
 
 
-def _unproved(connection: LentConnection, failure: Exception, error: BaseException | None) -> Verdict:
-    if _is_dead(connection, failure):
+def _broken(connection: LentConnection, was_committed: Callable[[], bool | None]) -> Verdict:
+    """Judge what no server can prove any more; when in doubt, the handler may have committed through the driver."""
+    if connection.has_ended:
+        return Verdict.ENDED
+    if not connection.has_raw_users or was_committed() is False:
         return Verdict.GONE
+    return Verdict.ENDED
+
+
+def _unproved(connection: LentConnection, failure: Exception) -> Verdict:
+    """Tell what the database undid by itself from what the handler ended; when in doubt, it was the handler."""
     if getattr(failure, "sqlstate", None) == _SPOILT:
         with suppress(Exception):
             _say(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # a spoilt transaction still knows its own
             return Verdict.UNDONE
+    if connection.has_ended or connection.has_raw_users:
         return Verdict.ENDED
-    if connection.is_undone or connection.may_be_undone or _undid(connection, error):
+    if connection.is_undone or (connection.may_be_undone and _undoes_on_timeout(connection)):
         return Verdict.UNDONE
     return Verdict.ENDED
+
+
+def _undoes_on_timeout(connection: LentConnection) -> bool:
+    """Return whether this server undoes everything when a lock was waited for too long, and not the statement only."""
+    with suppress(Exception), connection.driver.cursor() as cursor:
+        cursor.execute("SELECT @@innodb_rollback_on_timeout")
+        return bool(cursor.fetchone()[0])
+    return False
 
 
 def _is_dead(connection: LentConnection, failure: Exception) -> bool:
@@ -413,15 +532,6 @@ def _is_dead(connection: LentConnection, failure: Exception) -> bool:
         return getattr(failure, "sqlstate", None) is None
     code = next(iter(failure.args), None)
     return connection.dialect.name in ("mysql", "mariadb") and (code == 0 or code in range(2000, 3000))
-
-
-def _undid(connection: LentConnection, error: BaseException | None) -> bool:
-    """Return whether what the handler raised is an error, of its driver, that undoes everything."""
-    while error is not None:
-        if connection.dialect.name in ("mysql", "mariadb") and undoes(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _say(connection: LentConnection, sql: str) -> None:
@@ -449,8 +559,14 @@ def _give_back(connection: LentConnection, *, is_broken: bool) -> None:
     """Roll back and return a connection to its pool, or throw it away. Nothing that fails here matters to anyone."""
     connection.take_back()
     try:
+        if connection.is_cut:
+            connection.close_driver()
         if is_broken:
             connection.invalidate()
+        elif connection.has_lent_driver:
+            connection.leave_pool()  # so that it is closed, once everything is undone
+        else:
+            lift_limit(connection)
         connection.close()
     except Exception:
         _log.debug("A connection could not be rolled back and was thrown away", exc_info=True)
@@ -462,52 +578,39 @@ def _give_back(connection: LentConnection, *, is_broken: bool) -> None:
 
 
 def _cut(connection: LentConnection) -> None:
-    """Have the thread that waits for a statement's answer get an error, and the server stop it where it can be told."""
+    """Have the thread that waits for a statement's answer get an error, and the server stop it where it can.
+
+    Its pool forgets it, so that another can take its place while the handler has it.
+    """
+    if connection.is_cut:
+        return
+    connection.look()
     connection.is_cut = True
     try:
         driver: Any = connection.driver
+        connection.leave_pool()
         if isinstance(driver, sqlite3.Connection):
             driver.interrupt()
             return
         if hasattr(driver, "cancel_safe"):
             with suppress(Exception):
                 driver.cancel_safe(timeout=_BREAK_SECONDS)
-        with socket.socket(fileno=os.dup(getattr(driver, "_sock", driver).fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
+        cut_off(getattr(driver, "_sock", driver).fileno())
     except Exception:
         _log.debug("A statement could not be broken off; its thread ends when it does", exc_info=True)
 
 
-def _undo_on_sqlite(connection: LentConnection) -> None:
+def _undo_on_sqlite(connection: LentConnection) -> bool:
     """Free SQLite's write lock from another thread, and refuse what the handler would write on the connection later.
 
     Never under a statement, which was broken off and ends soon: the driver does not survive that.
     """
     if connection.dialect.name != "sqlite" or not connection.in_use.acquire(timeout=_BREAK_SECONDS):
-        return
+        return False
     try:
         with suppress(Exception):  # it was let go of meanwhile
             connection.driver.rollback()
             connection.driver.execute("PRAGMA query_only = ON")
     finally:
         connection.in_use.release()
-
-
-class AsyncTransaction:
-    """The transaction as ``async def`` handlers see it: every method of the connection, awaited, off the event loop."""
-
-    def __init__(self, transaction: HandlerTransaction) -> None:
-        self._transaction = transaction
-        self._turn = asyncio.Lock()
-
-    async def run_sync(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function with the connection itself, for what needs one: enqueueing a job in this transaction, say."""
-        async with self._turn:
-            thread = await self._transaction.thread()
-            return await on_thread(thread, partial(self._transaction.lend, function, *args, **kwargs))
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return await self.run_sync(lambda connection: getattr(connection, name)(*args, **kwargs))
-
-        return call
+    return True

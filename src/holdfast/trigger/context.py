@@ -1,4 +1,4 @@
-"""What a trigger's handler is told about the delivery it is part of."""
+"""What a trigger's handler learns about the delivery it is part of."""
 
 from __future__ import annotations
 

@@ -6,21 +6,29 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from ..core.keywords import require_known, takes
 from ..core.normalizer import EventNormalizer, make_normalizer
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
-from ..state.foreign import ForeignStateStore
-from ..state.store import StateStore
+from ..lease.foreign import ForeignStateStore
+from ..lease.store import StateStore
+from .definition import PollSettings, check_source
 from .runner import PollRunner
-from .settings import check_source
 from .sources.protocol import SimpleSource, SourceAdapter
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .options import PollOptions
 
 
 class PollTrigger:
     """Delivers changed rows each time ``run`` is called; at most one caller anywhere does so at a time."""
 
+    @takes(PollSettings)
     def __init__(
         self,
         *,
@@ -33,25 +41,26 @@ class PollTrigger:
         lease_ttl_seconds: int = 120,
         retry_policy: RetryPolicy | None = None,
         metrics: MetricsCollector | None = None,
-        heartbeat_interval_seconds: float | None = None,
-        tick_deadline_seconds: float | None = None,
+        **options: Unpack[PollOptions],
     ) -> None:
+        require_known("PollTrigger", options, PollSettings)
         check_source(source)
         self._name = name
-        self._settings: dict[str, Any] = {
-            "name": name,
-            "source": source,
-            "state_store": checkpoint_store,
-            "normalizer": normalizer if normalizer is not None else _normalizer_for(source),
-            "batch_size": batch_size,
-            "max_batches_per_tick": max_batches_per_tick,
-            "lease_ttl_seconds": lease_ttl_seconds,
-            "retry_policy": retry_policy,
-            "metrics": metrics,
-            "heartbeat_interval_seconds": heartbeat_interval_seconds,
-            "tick_deadline_seconds": tick_deadline_seconds,
-        }
-        PollRunner(handler=_unused, **self._settings)  # refuses wrong settings now, not at the first tick
+        self._runner = partial(
+            PollRunner,
+            name=name,
+            source=source,
+            state_store=checkpoint_store,
+            normalizer=normalizer if normalizer is not None else _normalizer_for(source),
+            batch_size=batch_size,
+            max_batches_per_tick=max_batches_per_tick,
+            lease_ttl_seconds=lease_ttl_seconds,
+            retry_policy=retry_policy,
+            metrics=metrics,
+            **options,
+        )
+        checked = self._runner(handler=_unused)  # refuses wrong settings now, not at the first tick
+        self._runner = partial(self._runner, telemetry=checked.telemetry)
 
     @property
     def name(self) -> str:
@@ -61,13 +70,13 @@ class PollTrigger:
     def run(self, *, timer: object, handler: Callable[..., Any]) -> int:
         """Deliver what changed to ``handler`` (``def`` or ``async def``); return how many events were delivered."""
         del timer
-        return PollRunner(handler=handler, **self._settings).tick()
+        return self._runner(handler=handler).tick()
 
     async def run_async(self, *, timer: object, handler: Callable[..., Any]) -> int:
         """Do what ``run`` does without blocking the event loop; an async handler runs on this loop."""
         del timer
         loop = asyncio.get_running_loop()
-        runner = PollRunner(handler=handler, loop=loop, **self._settings)
+        runner = self._runner(handler=handler, loop=loop)
         thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-tick")  # the loop's own threads serve the handler
         try:
             return await loop.run_in_executor(thread, copy_context().run, runner.tick)

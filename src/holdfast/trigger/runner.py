@@ -6,20 +6,17 @@ written through ``context.transaction``, which commit together with the checkpoi
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.engine import Engine
-
-from ..core.clock import Clock, SystemClock, new_id
+from ..core.clock import SystemClock, new_id
 from ..core.errors import CommitError as CommitError
 from ..core.errors import (
-    ConfigurationError,
+    EventLoopUnavailable,
     FetchError,
     HandlerError,
     LeaseAcquireError,
@@ -30,24 +27,32 @@ from ..core.errors import (
     TransactionEndedError,
 )
 from ..core.events import RowChange
-from ..core.invocation import HandlerInvoker
+from ..core.keywords import picked, require_known, takes
 from ..core.names import checked_name
 from ..core.normalizer import EventNormalizer, normalize
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
-from ..core.telling import first_line
 from ..core.types import JsonObject
+from ..database.error_text import error_text, public_error_text
+from ..lease.foreign import ForeignLease, ForeignStateStore
+from ..lease.held_lease import HeldLease, Lease
+from ..lease.store import StateStore
+from ..lease.stores.sql import SqlDocumentStore
 from ..runtime.context import lent_to
-from ..runtime.keeper import checked_interval, keeping
-from ..runtime.transaction import HandlerTransaction, ended_itself
-from ..state.foreign import ForeignLease, ForeignStateStore
-from ..state.lease import HeldLease, Lease
-from ..state.store import SourceChange, StateStore
-from ..state.stores.sql import SqlDocumentStore
+from ..runtime.invocation import HandlerInvoker
+from ..runtime.keeper import keeping
+from ..runtime.pending_stop import PendingStop
+from ..runtime.transaction import HandlerTransaction, after_loss, left_behind, outranking
 from .context import PollContext
-from .settings import check_counts, check_parts
+from .definition import RunnerSettings, check_counts, check_parts
+from .failures import FailureRecord
 from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted, checkpoint_after
 from .telemetry import BatchTrace, TriggerTelemetry
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .options import RunnerOptions
 
 _RELEASE_SECONDS = 5.0
 
@@ -63,6 +68,7 @@ class BatchOutcome:
 class PollRunner:
     """Runs one trigger. ``tick`` does bounded work under a lease; ``leased`` is for workers that keep one."""
 
+    @takes(RunnerSettings)
     def __init__(
         self,
         *,
@@ -76,42 +82,39 @@ class PollRunner:
         lease_ttl_seconds: float = 120,
         retry_policy: RetryPolicy | None = None,
         metrics: MetricsCollector | None = None,
-        heartbeat_interval_seconds: float | None = None,
-        tick_deadline_seconds: float | None = None,
-        on_source_change: SourceChange = "reject",
-        transaction_engine: Engine | None = None,
-        clock: Clock | None = None,
-        stop: threading.Event | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
+        **options: Unpack[RunnerOptions],
     ) -> None:
+        require_known("PollRunner", options, RunnerSettings)
+        own = picked(RunnerSettings, options)
         check_counts(
             batch_size=batch_size, max_batches_per_tick=max_batches_per_tick, lease_ttl_seconds=lease_ttl_seconds
         )
         check_parts(source, state_store, retry_policy)
-        if on_source_change not in ("reject", "reset"):
-            raise ConfigurationError(f"on_source_change={on_source_change!r} is not known: use 'reject' or 'reset'.")
-        checked_interval(heartbeat_interval_seconds, lease_ttl_seconds)
+        own.check(lease_ttl_seconds)
         if isinstance(state_store, StateStore):
             state_store.skew_margin(lease_ttl_seconds)
         self._name = checked_name("The trigger name", name)
         self._source = adapted(source)
         self._state_store = state_store
         self._normalizer = normalizer
-        self._invoker = HandlerInvoker(handler, loop)
+        self._invoker = HandlerInvoker(handler, own.loop)
         self._batch_size = batch_size
         self._max_batches = max_batches_per_tick
-        self._ttl_seconds = lease_ttl_seconds
+        self._lease_seconds = lease_ttl_seconds
         self._retry_policy = retry_policy or RetryPolicy(max_retries=0)
-        self._heartbeat_interval = heartbeat_interval_seconds
-        self._tick_deadline_seconds = tick_deadline_seconds
-        self._on_source_change = on_source_change
-        self._clock = clock or SystemClock()
-        self._stop = stop or threading.Event()
+        self._own = own
+        self._clock = own.clock or SystemClock()
+        self._stop = own.stop or threading.Event()
+        self._pending_stop = PendingStop(self.title, self._clock)
+        self._open_transaction: HandlerTransaction | None = None
         documents = state_store.documents if isinstance(state_store, StateStore) else None
         self._transaction_engine = (
-            (transaction_engine or documents.engine) if isinstance(documents, SqlDocumentStore) else None
+            (own.transaction_engine or documents.engine) if isinstance(documents, SqlDocumentStore) else None
         )
-        self._telemetry = TriggerTelemetry(name, self._source.source_descriptor.name, metrics, self._clock)
+        self._failures = FailureRecord(name, own.history)
+        self._last_trace: BatchTrace | None = None
+        source_name = self._source.source_descriptor.name
+        self._telemetry = own.telemetry or TriggerTelemetry(name, source_name, metrics, self._clock)
 
     @property
     def name(self) -> str:
@@ -122,6 +125,11 @@ class PollRunner:
     def title(self) -> str:
         """Return what people call it."""
         return f"Trigger '{self._name}'"
+
+    @property
+    def telemetry(self) -> TriggerTelemetry:
+        """Return what tells how it goes, to be handed to the next runner of the same trigger."""
+        return self._telemetry
 
     @property
     def source(self) -> SourceAdapter:
@@ -138,15 +146,17 @@ class PollRunner:
             HandlerError: the handler failed; its batch will come again.
             LostLeaseError: another worker took over; it delivers what is open.
             StoppedError: it was stopped, and nobody has resumed it.
+            OtherApplicationError: another application is at work on it.
             TransactionEndedError: the handler ended ``context.transaction`` itself; the trigger is stopped now.
             FetchError, CommitError, SourceConfigurationError, FingerprintMismatchError: as their names say.
         """
         started = self._clock.monotonic()
+        self._telemetry.tick_started()
         delivered = 0
         try:
             with self.leased() as lease:
                 for _ in range(self._max_batches):
-                    outcome = self.process_batch(lease)
+                    outcome = self._recorded(lease)
                     delivered += outcome.delivered
                     if outcome.caught_up or self._is_over(started):
                         break
@@ -165,41 +175,79 @@ class PollRunner:
             LeaseConflictError: another worker holds it.
         """
         with self._telemetry.acquiring(LeaseAcquireError):
+            self._invoker.require_loop()
             lease = self._acquire()
         try:
-            with keeping(lease, self._clock, interval_seconds=self._heartbeat_interval):
+            with keeping(lease, self._clock, interval_seconds=self._own.heartbeat_interval_seconds):
                 yield lease
         finally:
             self._release(lease)
 
     def process_batch(self, lease: HeldLease) -> BatchOutcome:
-        """Fetch one batch after the lease's checkpoint, deliver it, and commit the checkpoint under the lease."""
+        """Fetch one batch after the lease's checkpoint, deliver it, and commit the checkpoint under the lease.
+
+        Whoever calls this hands a failure to ``record_failure``, with the time at which it tries again.
+        """
+        self._require_stop_written(lease)
         invocation_id = new_id()
         trace = BatchTrace(invocation_id, f"batch_{invocation_id}", self._batch_size, lease_owner=lease.owner_id)
         trace.checkpoint_before = lease.checkpoint
-        with self._telemetry.batch(trace):
+        self._last_trace = trace
+        outcome = self._process(trace, lease)
+        self._failures.clear(outcome.delivered, lease)
+        return outcome
+
+    def record_failure(self, lease: HeldLease, error: Exception, retry_seconds: float | None) -> None:
+        """Keep why the last batch failed where people see it; ``retry_seconds`` is None where nobody knows the next."""
+        if self._last_trace is not None:
+            self._failures.add(error, self._last_trace, lease, retry_seconds)
+
+    def _recorded(self, lease: HeldLease) -> BatchOutcome:
+        try:
+            return self.process_batch(lease)
+        except Exception as error:
+            self.record_failure(lease, error, None)
+            raise
+
+    def _process(self, trace: BatchTrace, lease: HeldLease) -> BatchOutcome:
+        with self._telemetry.batch(trace, lease.now):
             with self._telemetry.step(trace, "fetch", FetchError, f"Changes of '{self._name}' could not be read"):
                 found = self._source.fetch_changes(lease.checkpoint, self._batch_size)
-            self._telemetry.held_back(found.held_back_by)
+            self._telemetry.found(found, trace, lease.now())
             if not found.records:
-                if found.caught_up:
-                    self._telemetry.caught_up()
+                self._telemetry.nothing_found(trace)
                 return BatchOutcome(0, found.caught_up)
             trace.fetched_count = len(found.records)
             self._deliver(found, trace, lease)
             trace.committed = True
-            trace.lag_seconds = self._telemetry.lag(found.newest_at, lease.now())
+            self._telemetry.lag.delivered(found, lease.now())
         return BatchOutcome(trace.fetched_count, found.caught_up)
+
+    def abandon(self, lease: HeldLease) -> None:
+        """Cut off a handler that is left to itself, and stop if it had ended its transaction: nobody may repeat it.
+
+        If the process dies before the stop is written, whoever takes over delivers the same again.
+        """
+        reason = left_behind(self._open_transaction)
+        if reason is not None:
+            self._stop_for(reason, lease)
+
+    def _require_stop_written(self, lease: HeldLease) -> None:
+        """Stop before anything is delivered if the stop of an earlier batch could not be written."""
+        if self._pending_stop.reason is not None:
+            reason = self._pending_stop.reason
+            self._stop_for(reason, lease)
+            raise StoppedError(f"{self.title} was stopped: {reason}")
 
     def _acquire(self) -> HeldLease:
         if isinstance(self._state_store, StateStore):
             return self._state_store.acquire(
                 self._name,
-                ttl_seconds=self._ttl_seconds,
+                ttl_seconds=self._lease_seconds,
                 source=self._source.source_descriptor,
-                on_source_change=self._on_source_change,
+                on_source_change=self._own.on_source_change,
             )
-        return ForeignLease(self._state_store, self._name, int(self._ttl_seconds), self._clock)
+        return ForeignLease(self._state_store, self._name, int(self._lease_seconds), self._clock)
 
     def _release(self, lease: HeldLease) -> None:
         try:
@@ -210,7 +258,7 @@ class PollRunner:
     def _is_over(self, started: float) -> bool:
         if self._stop.is_set():
             return True
-        limit = self._tick_deadline_seconds
+        limit = self._own.tick_deadline_seconds
         return limit is not None and self._clock.monotonic() - started >= limit
 
     def _events(self, found: FetchResult) -> list[RowChange]:
@@ -236,25 +284,31 @@ class PollRunner:
             trace.attempt = attempt
             events = self._events(found)
             trace.checkpoint_after = self._checkpoint_after(found, events, trace.batch_id)
-            transaction = self._transaction_of(lease)
+            transaction = self._open_transaction = self._transaction_of(lease)
             try:
                 context = self._context(trace, lease, transaction, tick_started_at)
                 self._handle(events, context, trace, lease, transaction)
                 self._commit(trace, lease, transaction)
                 return
             except TransactionEndedError as error:
-                self._stop_for(error, lease)
+                self._stop_for(public_error_text(error), lease)
                 raise
             except HandlerError as error:
-                if attempt == attempts:
+                if attempt == attempts or not self._is_retried(error):
                     raise
                 delay = self._retry_policy.delay_for_attempt(attempt - 1)
-                self._telemetry.retrying(trace, error, delay)
+                self._telemetry.retrying(trace, error, delay, lease.now())
             finally:
+                self._open_transaction = None
                 if transaction is not None:
                     transaction.close()
             self._clock.wait(lease.lost, delay)
             self._require_held(lease)
+
+    def _is_retried(self, error: HandlerError) -> bool:
+        """Return whether the policy wants another try after what the handler raised."""
+        retries = getattr(self._retry_policy, "retries", None)  # a policy of the user's own need not choose
+        return retries is None or bool(retries(error.__cause__ or error))
 
     def _transaction_of(self, lease: HeldLease) -> HandlerTransaction | None:
         """Return a delivery's transaction, not open yet; None when the state is not kept in SQL."""
@@ -268,11 +322,11 @@ class PollRunner:
             is_held=lambda: not lease.lost.is_set(),
         )
 
-    def _stop_for(self, error: TransactionEndedError, lease: HeldLease) -> None:
+    def _stop_for(self, reason: str, lease: HeldLease) -> None:
         """Deliver no more until someone has looked at what the handler kept: the next delivery would repeat it."""
         if isinstance(lease, Lease):
-            lease.stop(first_line(str(error)))
-            self._telemetry.stopped(str(error))
+            self._pending_stop.write(reason, lease, lease.stop)
+            self._telemetry.stopped(reason)
 
     def _context(
         self,
@@ -281,7 +335,7 @@ class PollRunner:
         transaction: HandlerTransaction | None,
         tick_started_at: datetime,
     ) -> PollContext:
-        limit = self._tick_deadline_seconds
+        limit = self._own.tick_deadline_seconds
         return PollContext(
             poller_name=self._name,
             invocation_id=trace.invocation_id,
@@ -296,6 +350,7 @@ class PollRunner:
             attempt=trace.attempt,
             lease_lost=lease.lost,
             _beat=lease.heartbeat,
+            _is_async=self._invoker.is_async,
             deadline=None if limit is None else tick_started_at + timedelta(seconds=limit),
             _transaction=lent_to(transaction, is_async=self._invoker.is_async),
         )
@@ -313,14 +368,14 @@ class PollRunner:
             try:
                 self._invoker.invoke(events, context, lease)
             except BaseException as error:  # one of ours too: a handler writes through DbOut, or has its own lease
-                ended = ended_itself(transaction, error)
-                if ended is not None:
-                    raise ended from error
-                if not isinstance(error, Exception):
+                instead = outranking(transaction, error)
+                if instead is not None:
+                    raise instead from error
+                if not isinstance(error, Exception) or isinstance(error, EventLoopUnavailable):
                     raise
                 self._require_held(lease)
-                raise HandlerError(f"{message}: {type(error).__name__}: {error}") from error
-        self._require_held(lease)
+                raise HandlerError(f"{message}: {error_text(error)}") from error
+        self._require_held(lease, transaction)
 
     def _commit(self, trace: BatchTrace, lease: HeldLease, transaction: HandlerTransaction | None) -> None:
         message = f"The checkpoint of '{self._name}' could not be recorded"
@@ -328,9 +383,10 @@ class PollRunner:
         with self._telemetry.step(trace, "commit", CommitError, message):
             lease.commit(trace.checkpoint_after or {}, joined)
 
-    def _require_held(self, lease: HeldLease) -> None:
+    def _require_held(self, lease: HeldLease, transaction: HandlerTransaction | None = None) -> None:
         if lease.lost.is_set():
-            raise LostLeaseError(
+            lost = LostLeaseError(
                 f"The lease of '{self._name}' was lost while a batch was handled. Nothing was committed; the present "
                 "holder delivers the batch again."
             )
+            raise after_loss(transaction, lost)

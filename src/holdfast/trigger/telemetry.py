@@ -3,19 +3,66 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from datetime import datetime
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..core import telemetry as names
 from ..core.clock import Clock
-from ..core.errors import DbError, LeaseConflictError
-from ..core.telemetry import MetricsCollector, NoOpCollector
+from ..core.errors import (
+    CommitError,
+    DbError,
+    FetchError,
+    HandlerError,
+    LeaseAcquireError,
+    LeaseConflictError,
+    LostLeaseError,
+    SerializationError,
+    SourceConfigurationError,
+    UnreadableStateError,
+)
+from ..core.telemetry import MetricsCollector, SafeCollector
 from ..core.types import JsonObject
+from ..database.error_text import error_text
+from .lag import Lag
+from .sources.protocol import FetchResult
 
 _log = logging.getLogger("holdfast.trigger")
 _HELD_BACK_WARNING_SECONDS = 60.0
+_WRAPPERS = (HandlerError, FetchError, SerializationError, CommitError, LeaseAcquireError)
+_ACQUIRING_EVENTS: tuple[tuple[type[DbError], str], ...] = (
+    (UnreadableStateError, "checkpoint_load_failed"),
+    (SourceConfigurationError, "source_descriptor_failed"),
+)
+_BATCH_EVENTS: tuple[tuple[type[DbError], str], ...] = (
+    (LostLeaseError, "lease_renew_failed"),
+    (SerializationError, "normalize_failed"),
+    (HandlerError, "handler_failed"),
+    (CommitError, "commit_failed"),
+)
+
+
+def original_type(error: BaseException) -> str:
+    """Return the kind of error that failed a step: the handler's own, not ours around it.
+
+    A ``FetchError`` of a source that reads by SQL stays one, as in azure-functions-db; so does what is no wrapper.
+    """
+    cause = error.__cause__
+    if type(error) not in _WRAPPERS or cause is None:
+        return type(error).__name__
+    is_of_source = isinstance(error, FetchError) and isinstance(cause, SQLAlchemyError)
+    return type(error if is_of_source else cause).__name__
+
+
+def _event_of(error: Exception, trace: BatchTrace) -> str:
+    """Return azure-functions-db's name for the failure of a step."""
+    named = next((name for kind, name in _BATCH_EVENTS if isinstance(error, kind)), None)
+    last_step = next(reversed(trace.durations_ms), "batch")
+    return named or f"{last_step}_failed"
 
 
 @dataclass(slots=True)
@@ -36,14 +83,15 @@ class BatchTrace:
 
 
 class TriggerTelemetry:
-    """The telemetry of one trigger. A collector that fails never fails a batch."""
+    """The telemetry of one trigger: one for all of its runners, because lag and waiting go on from tick to tick."""
 
     def __init__(self, poller_name: str, source_name: str, metrics: MetricsCollector | None, clock: Clock) -> None:
         self._poller_name = poller_name
         self._labels = {"poller_name": poller_name, "source": source_name}
-        self._metrics = metrics or NoOpCollector()
+        self._metrics = SafeCollector(metrics)
         self._clock = clock
         self._held_back_since: float | None = None
+        self.lag = Lag()
 
     @contextmanager
     def step(self, trace: BatchTrace, name: str, error_class: type[DbError], message: str) -> Iterator[None]:
@@ -54,20 +102,39 @@ class TriggerTelemetry:
         except DbError:
             raise
         except (Exception, SystemExit) as error:  # a handler that calls sys.exit() has failed like any other
-            raise error_class(f"{message}: {type(error).__name__}: {error}") from error
+            raise error_class(f"{message}: {error_text(error)}") from error
         finally:
             trace.durations_ms[name] = round((self._clock.monotonic() - started) * 1000, 2)
 
     @contextmanager
-    def batch(self, trace: BatchTrace) -> Iterator[None]:
-        """Count and log the batch once, however it ends."""
+    def batch(self, trace: BatchTrace, now: Callable[[], datetime]) -> Iterator[None]:
+        """Count and log the batch once, and write the lag, however it ends; a round that found nothing is a success."""
         try:
             yield
         except Exception as error:
+            if not trace.fetched_count:
+                self.lag.unread(now())
+            self._write_lag(trace, now())
             self._failed(trace, error)
             raise
+        self._write_lag(trace, now())
+        labels = {"poller_name": self._poller_name}
+        self._metrics.set_gauge(names.METRIC_LAST_SUCCESS_TIMESTAMP, self._clock.now().timestamp(), labels=labels)
         if trace.committed:
             self._succeeded(trace)
+
+    def unread(self, now: datetime) -> None:
+        """Write the lag of a trigger that cannot be run."""
+        self.lag.unread(now)
+        self._set_lag(now)
+
+    def _write_lag(self, trace: BatchTrace, now: datetime) -> None:
+        trace.lag_seconds = self._set_lag(now)
+
+    def _set_lag(self, now: datetime) -> float:
+        seconds = self.lag.seconds(now)
+        self._metrics.set_gauge(names.METRIC_LAG_SECONDS, seconds, labels=self._labels)
+        return seconds
 
     @contextmanager
     def acquiring(self, error_class: type[DbError]) -> Iterator[None]:
@@ -79,18 +146,28 @@ class TriggerTelemetry:
             raise
         except Exception as error:
             self._count_failure(error)
+            event = next((name for kind, name in _ACQUIRING_EVENTS if isinstance(error, kind)), "lease_acquire_failed")
             _log.error(
                 "Trigger '%s' could not ask for its lease: %s",
                 self._poller_name,
                 error,
-                extra=self._fields("lease_acquire_failed", error_type=type(error).__name__, result="failure"),
+                extra=self._fields(event, error_type=original_type(error), result="failure"),
             )
             if isinstance(error, DbError):
                 raise
-            raise error_class(f"The lease of '{self._poller_name}' could not be asked for: {error}") from error
+            raise error_class(
+                f"The lease of '{self._poller_name}' could not be asked for: {error_text(error)}"
+            ) from error
 
-    def retrying(self, trace: BatchTrace, error: Exception, delay_seconds: float) -> None:
-        """Log that the handler failed and is tried again."""
+    def found(self, found: FetchResult, trace: BatchTrace, now: datetime) -> None:
+        """Tell how long what was read has waited, before a handler that may take its time, and who holds back more."""
+        self.held_back(found.held_back_by)
+        self.lag.found(found, now)
+        self._write_lag(trace, now)
+
+    def retrying(self, trace: BatchTrace, error: Exception, delay_seconds: float, now: datetime) -> None:
+        """Log that the handler failed and is tried again; its batch grows older meanwhile."""
+        self._write_lag(trace, now)
         _log.warning(
             "Handler of '%s' failed on batch %s (%s: %s); trying again in %.2f s",
             self._poller_name,
@@ -101,30 +178,29 @@ class TriggerTelemetry:
             extra=self._fields(
                 "handler_retry",
                 trace,
-                error_type=type(error).__name__,
+                error_type=original_type(error),
                 delay_seconds=delay_seconds,
                 result="retry",
             ),
         )
 
+    def tick_started(self) -> None:
+        """Log that a tick begins."""
+        _log.debug("Trigger '%s' begins a tick", self._poller_name, extra=self._fields("tick_start"))
+
+    def nothing_found(self, trace: BatchTrace) -> None:
+        """Log that there was nothing to deliver."""
+        _log.debug("Trigger '%s' found no changes", self._poller_name, extra=self._fields("fetch_empty", trace))
+
     def tick_done(self, delivered: int, started_monotonic: float) -> None:
         """Log a tick that ended well."""
         duration = round((self._clock.monotonic() - started_monotonic) * 1000, 2)
-        self._gauge(
-            names.METRIC_LAST_SUCCESS_TIMESTAMP,
-            self._clock.now().timestamp(),
-            {"poller_name": self._poller_name},
-        )
-        _log.debug(
+        _log.info(
             "Trigger '%s' delivered %d events in this tick",
             self._poller_name,
             delivered,
             extra=self._fields("tick_complete", duration_ms=duration, result="success"),
         )
-
-    def caught_up(self) -> None:
-        """Record that nothing is waiting."""
-        self._gauge(names.METRIC_LAG_SECONDS, 0.0, self._labels)
 
     def held_back(self, reasons: tuple[str, ...]) -> None:
         """Warn when the same thing has kept the source from reading further for a while."""
@@ -159,21 +235,15 @@ class TriggerTelemetry:
             "The lease of '%s' could not be released and frees itself when it runs out: %s",
             self._poller_name,
             error,
-            extra=self._fields("lease_release_failed", error_type=type(error).__name__, result="failure"),
+            extra=self._fields("lease_release_failed", error_type=original_type(error), result="failure"),
         )
 
-    def lag(self, newest_at: datetime | None, now: datetime) -> float | None:
-        """Return how far the newest delivered row lies behind, where its time is known."""
-        return None if newest_at is None else max(0.0, (now - newest_at).total_seconds())
-
     def _succeeded(self, trace: BatchTrace) -> None:
-        self._increment(names.METRIC_BATCHES_TOTAL, 1, {**self._labels, "result": "success"})
-        self._increment(names.METRIC_EVENTS_TOTAL, trace.fetched_count, self._labels)
-        self._observe(names.METRIC_BATCH_SIZE, trace.fetched_count)
+        self._metrics.increment(names.METRIC_BATCHES_TOTAL, 1, labels={**self._labels, "result": "success"})
+        self._metrics.increment(names.METRIC_EVENTS_TOTAL, trace.fetched_count, labels=self._labels)
+        self._metrics.observe(names.METRIC_BATCH_SIZE, trace.fetched_count, labels=self._labels)
         for step, metric in _STEP_METRICS.items():
-            self._observe(metric, trace.durations_ms.get(step, 0.0))
-        if trace.lag_seconds is not None:
-            self._gauge(names.METRIC_LAG_SECONDS, trace.lag_seconds, self._labels)
+            self._metrics.observe(metric, trace.durations_ms.get(step, 0.0), labels=self._labels)
         if _log.isEnabledFor(logging.INFO):
             _log.info(
                 "Trigger '%s' delivered %d events (batch %s)",
@@ -185,18 +255,19 @@ class TriggerTelemetry:
 
     def _failed(self, trace: BatchTrace, error: Exception) -> None:
         self._count_failure(error)
-        self._increment(names.METRIC_BATCHES_TOTAL, 1, {**self._labels, "result": "failure"})
+        self._metrics.increment(names.METRIC_BATCHES_TOTAL, 1, labels={**self._labels, "result": "failure"})
         _log.error(
             "Trigger '%s' did not complete batch %s: %s",
             self._poller_name,
             trace.batch_id,
             error,
             exc_info=error.__cause__ is not None,
-            extra=self._fields("batch_failed", trace, error_type=type(error).__name__, result="failure"),
+            extra=self._fields(_event_of(error, trace), trace, error_type=original_type(error), result="failure"),
         )
 
     def _count_failure(self, error: Exception) -> None:
-        self._increment(names.METRIC_FAILURES_TOTAL, 1, {**self._labels, "error_type": type(error).__name__})
+        labels = {**self._labels, "error_type": original_type(error)}
+        self._metrics.increment(names.METRIC_FAILURES_TOTAL, 1, labels=labels)
 
     def _fields(self, event: str, trace: BatchTrace | None = None, **more: object) -> dict[str, object]:
         fields: dict[str, object] = {
@@ -205,35 +276,10 @@ class TriggerTelemetry:
             "source": self._labels["source"],
         }
         if trace is not None:
-            fields |= {
-                "invocation_id": trace.invocation_id,
-                "batch_id": trace.batch_id,
-                "batch_size": trace.batch_size,
-                "lease_owner": trace.lease_owner,
-                "fetched_count": trace.fetched_count,
-                "committed": trace.committed,
-                "checkpoint_before": trace.checkpoint_before,
-                "checkpoint_after": trace.checkpoint_after,
-                "lag_seconds": trace.lag_seconds,
-                "attempt": trace.attempt,
-                **{f"{step}_duration_ms": value for step, value in trace.durations_ms.items()},
-            }
+            fields |= {each.name: getattr(trace, each.name) for each in dataclass_fields(trace)}
+            del fields["durations_ms"]
+            fields |= {f"{step}_duration_ms": value for step, value in trace.durations_ms.items()}
         return fields | more
-
-    def _increment(self, metric: str, value: float, labels: Mapping[str, str]) -> None:
-        self._guarded(lambda: self._metrics.increment(metric, value, labels=labels))
-
-    def _observe(self, metric: str, value: float) -> None:
-        self._guarded(lambda: self._metrics.observe(metric, value, labels=self._labels))
-
-    def _gauge(self, metric: str, value: float, labels: Mapping[str, str]) -> None:
-        self._guarded(lambda: self._metrics.set_gauge(metric, value, labels=labels))
-
-    def _guarded(self, emit: Callable[[], None]) -> None:
-        try:
-            emit()
-        except Exception:
-            _log.debug("A metric of '%s' could not be recorded", self._poller_name, exc_info=True)
 
 
 _STEP_METRICS = {

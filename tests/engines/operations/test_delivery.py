@@ -103,8 +103,10 @@ def test_a_start_that_was_not_accepted_is_repeated_but_not_for_ever() -> None:
     for _ in range(5):
         assert table.delivery.next(before) == Start(before)
         table.delivery.unanswered(Unavailable("the answer was lost"))
-    with pytest.raises(Unavailable, match="the answer was lost"):
+    with pytest.raises(Unavailable, match="the answer was lost") as given_up:
         table.delivery.next(before)
+    with pytest.raises(Unavailable):
+        table.delivery.unreachable(given_up.value)
 
 
 def test_what_is_purged_or_replaced_while_it_is_watched_has_no_known_end() -> None:
@@ -177,3 +179,10 @@ def test_a_hub_that_restarts_fails_no_delivery_and_one_that_stays_away_does() ->
     table.clock.advance(30)
     with pytest.raises(Unavailable):
         table.delivery.unreachable(error)
+
+
+def test_a_hub_that_does_not_answer_after_a_lost_answer_is_waited_for() -> None:
+    table = Table()
+    table.delivery.next(None)
+    table.delivery.unanswered(Unavailable("lost"))
+    assert table.delivery.unreachable(Unavailable("away")) == Wait(1.0), "the start may be under way"

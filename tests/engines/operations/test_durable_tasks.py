@@ -245,6 +245,7 @@ def test_what_was_terminated_is_started_anew_by_the_next_delivery(bench: Bench, 
         running.result(30)
     deliveries.close()
     gate.open()
+    wait_until(lambda: hub.backend.ends == 1, "the activity of the terminated one to end")
     assert deliver(bench.operation, message("c-1", payload=8)) == {"done": 8, "for": "c-1"}
 
 

@@ -138,7 +138,7 @@ def test_the_timer_buries_poison_finishes_retries_and_forgets_what_is_old(exampl
 def test_the_host_gives_a_message_up_later_than_the_engine_does(example: Example) -> None:
     queues = json.loads((EXAMPLE / "host.json").read_text())["extensions"]["queues"]
     settings = example.module.renew.settings
-    assert queues["maxDequeueCount"] > settings.max_retry_attempts
+    assert queues["maxDequeueCount"] > settings.max_attempts
     assert queues["messageEncoding"] == "base64"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from holdfast.engines.flow import Outcome
+from holdfast.engines.runner import Outcome
 from tests.engines.places import Bench
 
 

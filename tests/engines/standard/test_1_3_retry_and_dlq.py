@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.retry import RetryPolicy
-from holdfast.engines.flow import Outcome
+from holdfast.engines.runner import Outcome
 from holdfast.jobs.listing import jobs_table
 from holdfast.records.dead_letters import LetterStatus
 from tests.engines.places import ENGINE, Bench, Place

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.engines.flow import Outcome
+from holdfast.engines.runner import Outcome
 from tests.engines.driving import Driven, Killed
 from tests.engines.places import Bench
 
@@ -93,20 +93,24 @@ def test_1_4_a_message_without_a_correlation_id_has_the_same_one_at_every_delive
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_1_4_the_history_is_looked_up_again_once_a_singleton_is_alone(singleton: Bench, is_done: bool) -> None:
-    """Two messages about one piece of business: the second may have been received before the first was done."""
+    """Two messages about one piece of business: the second may have been received before the first was done.
+
+    In Azure the first waits: the second has the piece of business in hand from before its look.
+    """
     singleton.send("m-1", "c-1")
     singleton.send("m-2", "c-1" if is_done else "c-2")
     queue = singleton.queue
     flow = singleton.flow(queue)
     first = singleton.next(queue)
     [second] = queue.receive(1, 30)
+    waits = is_done and singleton.place.is_azure
 
     def other_first(boundary: str) -> None:
         if boundary == "found not done":
-            assert flow.handle(first) is Outcome.SUCCEEDED
+            assert flow.handle(first) is (Outcome.CONFLICT if waits else Outcome.SUCCEEDED)
 
     late = singleton.flow(queue, other_first)
-    assert late.handle(second) is (Outcome.ALREADY_DONE if is_done else Outcome.SUCCEEDED)
+    assert late.handle(second) is (Outcome.ALREADY_DONE if is_done and not waits else Outcome.SUCCEEDED)
     assert len(singleton.executions) == (1 if is_done else 2)
 
 

@@ -8,7 +8,7 @@ import pytest
 from azure.data.tables import TableServiceClient
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.engines.flow import Outcome
+from holdfast.engines.runner import Outcome
 from tests.engines.driving import Driven
 from tests.engines.places import ENGINE, Bench, Place
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
+from holdfast.engines.runner import Outcome
 from tests.engines.places import Bench
 
 

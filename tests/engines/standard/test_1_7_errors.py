@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.core.errors import Ambiguous, Unavailable
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.operations.protocol import OperationFailed
 from holdfast.engines.ports import Ended
+from holdfast.engines.runner import Outcome
 from holdfast.jobs.model import Claim, Settled, WorkerId
 from holdfast.records.dead_letters import DeadLetter
 from tests.engines.places import Bench, Place

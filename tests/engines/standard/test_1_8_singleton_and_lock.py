@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.core.errors import RegistryLocked
 from holdfast.engines.context import EngineContext
-from holdfast.engines.flow import Outcome
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.registry import LockView
+from holdfast.engines.runner import Outcome
 from tests.components.processes import wait_until
 from tests.engines.places import Bench, Place
 
@@ -162,7 +162,7 @@ def wait_for_extension(bench: Bench, until: object) -> None:
 def test_1_8_automatic_expiration_frees_the_lock_of_a_dead_holder(singleton: Bench) -> None:
     singleton.send("m-1", "c-1")
     assert singleton.die_at("alone")
-    singleton.send("m-2", "c-2", instanceId="i-2")
+    singleton.send("m-2", "c-2")
     queue = singleton.queue
     [other] = queue.receive(1, 30)
     assert singleton.flow(queue).handle(other) is Outcome.CONFLICT

@@ -9,8 +9,9 @@ from azure.data.tables import TableServiceClient
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.engines.registry import EngineTablesConfig
+from holdfast.records.dead_letters import LetterStatus
 from tests.components.azurite import ACCOUNT
-from tests.engines.places import ENGINE, Bench, Place
+from tests.engines.places import Bench, Place
 from tests.engines.tables import Tables, add_entry
 from tests.records.samples import days_ago, letter
 
@@ -53,9 +54,9 @@ def test_6_retention_days_come_from_the_registry(bench: Bench) -> None:
     registry.release("setup")
     hf = bench.process()
     add_entry(Tables(hf.dead_letters, hf.history), correlation_id="old", created_at=days_ago(31))
-    old = letter(last_failure_at=days_ago(31), first_failure_at=days_ago(31))
-    assert hf.dead_letters.add(old)
-    hf.dead_letters.expire_one(ENGINE, old.row_key, "too old", "eve")
+    failed = {"last_failure_at": days_ago(31), "first_failure_at": days_ago(31)}
+    settled = {"status": LetterStatus.EXPIRED, "resolved_at": days_ago(31), "resolved_by": "eve"}
+    assert hf.dead_letters.add(letter(**failed, **settled))
     pruned = hf.prune()
     assert (pruned.history, pruned.dead_letters) == (1, 1)
 

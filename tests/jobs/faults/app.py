@@ -22,12 +22,12 @@ from sqlalchemy import text
 
 from holdfast import Holdfast
 from holdfast.core.clock import SystemClock
-from holdfast.core.named_sql import NamedSql
 from holdfast.core.signals import StopSignals
+from holdfast.database.statements import NamedSql
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.definition import JobDefinition
 from holdfast.jobs.outcomes import Snooze
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
 
 TOPIC = "faults"
 LEASE_SECONDS = 2.0
@@ -152,8 +152,8 @@ def plant(bug: str) -> None:
     """Compare claims by job and worker only, as if no worker ever got a job a second time; or by job only."""
     guarded = NamedSql._text
 
-    def unguarded(named: NamedSql, dialect: str, file_name: str) -> str:
-        sql = re.sub(r"\s+AND job\.attempt = (report|held)\.attempt", "", guarded(named, dialect, file_name))
+    def unguarded(named: NamedSql, dialect: str, name: str) -> str:
+        sql = re.sub(r"\s+AND job\.attempt = (report|held)\.attempt", "", guarded(named, dialect, name))
         sql = sql.replace(" AND attempt = :attempt", "")
         if bug == NO_FENCE:
             sql = re.sub(r"\s+AND (job\.)?locked_by = :worker", "", sql)

@@ -13,8 +13,8 @@ from sqlalchemy import text
 from holdfast import Holdfast
 from holdfast.jobs.definition import JobDefinition
 from holdfast.jobs.model import JobId, JobView
+from holdfast.jobs.store import job_store
 from holdfast.jobs.stores.base import SqlJobStore
-from holdfast.jobs.stores.choose import job_store
 from tests.components.mariadb import MariadbServer
 from tests.components.postgres import PostgresServer
 from tests.components.processes import PythonWorker

@@ -1,11 +1,12 @@
 """Jobs that harm their worker, for tests with real processes: ``python -m tests.jobs.faults.killers`` is one worker.
 
-The environment names the database, the most attempts of its jobs, a limit of the topic, and a bug to plant.
+The environment names the database, the most attempts of its jobs, the limits of their topic, and a bug to plant.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -15,19 +16,20 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.core.clock import SystemClock
-from holdfast.core.named_sql import NamedSql
 from holdfast.core.signals import StopSignals
+from holdfast.database.statements import NamedSql
 from holdfast.jobs.definition import JobDefinition
-from holdfast.jobs.worker import WorkerSettings
+from holdfast.jobs.settings import WorkerSettings
 
 TOPIC = "killers"
 LEASE_SECONDS = 1.0
+SLOW_SECONDS = 0.2
 CHARGE_EVERYBODY = "charge everybody"
 SETTINGS = WorkerSettings(
     concurrency=int(os.environ.get("CONCURRENCY", "4")),
     beat_seconds=0.3,
     watchdog_seconds=0.3,
-    poll_seconds=0.2,
+    poll_seconds=float(os.environ.get("POLL", "0.2")),
     drain_seconds=2,
     ahead=200,
 )
@@ -38,7 +40,7 @@ def declare(hf: Holdfast, max_attempts: int | None, **limits: Any) -> dict[str, 
     """Declare the jobs; return them by name."""
     settings = {"max_attempts": max_attempts, "retry_base_seconds": 0.01, "retry_max_seconds": 0.02}
     job = hf.job(TOPIC, lease_seconds=LEASE_SECONDS, **settings, **limits)  # type: ignore[arg-type] # each by its name
-    declared = [job(quick), job(kill)]
+    declared = [job(quick), job(slow), job(kill)]
     other = hf.job("others", lease_seconds=LEASE_SECONDS, **settings)  # type: ignore[arg-type] # the same
     declared += [other(wait), other(turn), other(block), other(leave_from_task)]
     return {definition.operation: definition for definition in declared}
@@ -46,6 +48,11 @@ def declare(hf: Holdfast, max_attempts: int | None, **limits: Any) -> dict[str, 
 
 def quick(n: int) -> None:
     """Do nothing."""
+
+
+def slow(n: int) -> None:
+    """Take a moment."""
+    _for_ever.wait(SLOW_SECONDS)
 
 
 def kill() -> None:
@@ -87,8 +94,8 @@ def plant_charging() -> None:
     """Charge every job that a lost worker held, as if each had been what it died of."""
     as_written = NamedSql._text
 
-    def charging(named: NamedSql, dialect: str, file_name: str) -> str:
-        return "(job.id = job.id)" if file_name == "is_charged.sql" else as_written(named, dialect, file_name)
+    def charging(named: NamedSql, dialect: str, name: str) -> str:
+        return "(job.id = job.id)" if name == "is_charged" else as_written(named, dialect, name)
 
     setattr(NamedSql, "_text", charging)  # noqa: B010 - mypy would refuse the assignment
 
@@ -98,8 +105,7 @@ def main() -> None:
     if os.environ.get("PLANTED_BUG") == CHARGE_EVERYBODY:
         plant_charging()
     hf = Holdfast(os.environ["WORKER_URL"], app_name="killers")
-    limit = int(os.environ.get("LIMIT", "0")) or None
-    declare(hf, int(os.environ.get("MAX_ATTEMPTS", "0")) or None, concurrency=limit)
+    declare(hf, int(os.environ.get("MAX_ATTEMPTS", "0")) or None, **json.loads(os.environ.get("LIMITS", "{}")))
     stop = threading.Event()
     with StopSignals(stop, SystemClock()):
         worker = hf.jobs.worker(stop, SETTINGS)

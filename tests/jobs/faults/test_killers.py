@@ -5,6 +5,7 @@ The short size runs with every test, the full one (6,000 jobs) with ``make prove
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,9 @@ import pytest
 from sqlalchemy import text
 
 from holdfast import Holdfast
-from holdfast.core.engine import EngineProvider
+from holdfast.database.pools import EngineProvider
 from tests.components.processes import PythonWorker, wait_until
-from tests.jobs.faults.killers import CHARGE_EVERYBODY, TOPIC, declare
-from tests.jobs.queues import ANNE
+from tests.jobs.faults.killers import CHARGE_EVERYBODY, declare
 
 DATABASES = ("postgres_url", "mariadb_url", "sqlite_url")
 ACTIVE = "status IN ('ready', 'scheduled', 'suspect', 'running')"
@@ -37,8 +37,7 @@ class Scene:
     def __post_init__(self) -> None:
         self.hf = Holdfast(self.url, engine_provider=EngineProvider())
         self.hf.migrate()
-        limit = int(self.environment.get("LIMIT", "0")) or None
-        self.jobs = declare(self.hf, self.max_attempts, concurrency=limit)
+        self.jobs = declare(self.hf, self.max_attempts, **json.loads(self.environment.get("LIMITS", "{}")))
 
     def start(self, workers: int = 2) -> None:
         self.workers = [self._worker() for _ in range(workers)]
@@ -57,6 +56,12 @@ class Scene:
     def rows(self, sql: str, **values: object) -> list[dict[str, Any]]:
         with self.hf.database.connect() as connection:
             return [dict(row) for row in connection.execute(text(sql), values).mappings()]
+
+    def mark(self, operation: str) -> None:
+        """Let a job that waits be one whose worker was lost."""
+        marked = "SET status = 'suspect', suspicions = 1, run_at = created_at"
+        with self.hf.database.begin() as connection:
+            connection.execute(text(f"UPDATE holdfast_jobs {marked} WHERE operation = :name"), {"name": operation})
 
     def count(self, table: str, condition: str) -> int:
         return int(self.rows(f"SELECT count(*) AS n FROM {table} WHERE {condition}")[0]["n"])
@@ -150,25 +155,33 @@ def test_if_everybody_is_charged_innocents_are_buried(sqlite_url: str) -> None:
     assert scene.innocents()[0] > 0
 
 
-@pytest.mark.parametrize(("limit", "key"), [("0", None), ("1", "mine")])
-def test_a_suspect_is_tested_although_every_worker_has_work_that_does_not_end(
-    postgres_url: str, limit: str, key: str | None
+BACKLOG = 400  # of jobs that take a fifth of a second, one after the other
+BOUND = 100  # of them may run before the suspect has been tested twice: each worker looks every five polls, of 1 s
+
+
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize(
+    ("limits", "key"), [({}, None), ({"concurrency": 1, "concurrency_per_key": 1}, "mine")], ids=["free", "limited"]
+)
+def test_a_suspect_is_tested_although_every_worker_and_its_topic_have_work_that_does_not_end(
+    request: pytest.FixtureRequest, database: str, limits: dict[str, object], key: str | None
 ) -> None:
-    """[SUSPECT-1] Beside an hour-long job on each worker; in a limited topic; with a limit key and a unique key."""
-    with _scene(postgres_url, 2, LIMIT=limit, CONCURRENCY="1") as scene:
+    """[SUSPECT-1] Beside an hour-long job on each worker and a backlog; it holds its unique key and no other place."""
+    with _scene(request.getfixturevalue(database), 2, LIMITS=json.dumps(limits), CONCURRENCY="2", POLL="1") as scene:
         unique = scene.jobs["kill"].options(key=key, unique_key="only")
-        unique.enqueue()
-        store = scene.hf.jobs.store
-        store.set_limits(TOPIC, scene.jobs["kill"].settings.limits)
-        held = store.claim_limited(ANNE, TOPIC, ["kill"], 1) or store.claim(ANNE, {TOPIC: ["kill"]}, 1)
-        assert len(held) == 1  # by one who never beats
-        scene.jobs["wait"].enqueue_many([{}, {}])
+        unique.options(delay_seconds=3600).enqueue()
+        scene.jobs["wait"].enqueue_many([{}] * (3 if limits else 4))  # of four places, one for the backlog
         scene.start()
         busy = "SELECT DISTINCT locked_by FROM holdfast_jobs WHERE operation = 'wait' AND status = 'running'"
         wait_until(lambda: len(scene.rows(busy)) == 2, "an endless job on each worker")
+        if limits:
+            scene.jobs["slow"].options(key=key).enqueue_many([{"n": n} for n in range(BACKLOG)])
+            wait_until(lambda: scene.count("holdfast_history", "operation = 'slow'") > 3, "the backlog to be begun")
+        scene.mark("kill")
         assert not unique.enqueue().is_new
         scene.until_buried()
         assert scene.innocents() == (0, 0)
+        assert not limits or scene.count("holdfast_jobs", "operation = 'slow'") > BACKLOG - BOUND
         assert unique.enqueue().is_new
 
 

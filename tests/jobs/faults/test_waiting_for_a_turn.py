@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.core.clock import SystemClock
 from holdfast.jobs.definition import JobDefinition
-from holdfast.jobs.runners import LoopRunner
+from holdfast.jobs.handler_threads import LoopRunner
+from holdfast.jobs.lanes import Lane
 from holdfast.jobs.running import Running
 from tests.components.processes import wait_until
 from tests.jobs.queues import ANNE, open_queue
@@ -30,7 +31,9 @@ def test_what_was_stopped_before_its_turn_is_still_handed_on(tmp_path: Path, is_
     with open_queue(f"sqlite:///{tmp_path / 'queue.db'}") as queue:
         definition = JobDefinition(send, topic="email", store=lambda: queue.store)
         definition.enqueue_many([{}, {}])
-        first, second = (Running(job, definition, 0.0) for job in queue.store.claim(ANNE, {"email": ["send"]}, 2))
+        first, second = (
+            Running(job, definition, Lane(1, 0), 0.0) for job in queue.store.claim(ANNE, {"email": ["send"]}, 2)
+        )
     runner = LoopRunner(1, run, SystemClock())
     runner.start([first, second])
     wait_until(lambda: seen == [first], "the first to run")

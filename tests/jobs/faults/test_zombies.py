@@ -5,6 +5,7 @@ The stop is a real SIGSTOP. Time is stepped where that changes nothing: the leas
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.errors import Unavailable
@@ -18,13 +19,17 @@ ROUNDS = 3
 
 
 def reaped_while_suspended(scene: Scene, worker: PythonWorker) -> list[JobStatus]:
-    """Stop the worker and reap its job. One that was stopped with SQLite's write lock in its hands is stopped again."""
-    while True:
+    """Stop the worker and reap its job. One that was stopped with the job's lock in its hands is stopped again."""
+
+    def reaped() -> list[JobStatus]:
         worker.suspend()
-        try:
-            return list(scene.later.reap().values())
-        except Unavailable:
-            worker.resume()
+        with suppress(Unavailable):
+            if found := list(scene.later.reap().values()):
+                return found
+        worker.resume()
+        return []
+
+    return wait_until(reaped, "the job to be reaped")
 
 
 def self_zombie(scene: Scene, worker: PythonWorker, folder: Path, n: int) -> list[int]:

@@ -87,7 +87,7 @@ async function run(assignment) {
 
 // Rules 1 and 2: beat for what is held, and let go of what no longer is.
 async function beat() {
-  const jobs = [...held.values()].map(({ job_id, attempt }) => ({ job_id, attempt }));
+  const jobs = [...held.values()].map(({ job_id, attempt, receipt }) => ({ job_id, attempt, receipt }));
   if (jobs.length === 0) {
     return;
   }

@@ -23,12 +23,12 @@ from sqlalchemy.engine import Connection
 from holdfast import Holdfast
 from holdfast.core.clock import SystemClock
 from holdfast.core.retry import RetryPolicy
-from holdfast.outbox.checkpoints import CheckpointResult, CheckpointStore
+from holdfast.lease.held_lease import HeldLease, Lease
 from holdfast.outbox.context import ProcessorContext
 from holdfast.outbox.message import Message
 from holdfast.outbox.runner import PartitionRunner
 from holdfast.outbox.sequencer import Sequencer
-from holdfast.state.lease import HeldLease, Lease
+from holdfast.outbox.store import CheckpointResult, CheckpointStore
 
 LEASE_SECONDS = 2.0
 EXACT = "exact"
@@ -62,8 +62,8 @@ TABLES = {
     "mysql": (
         "CREATE TABLE effects (number bigint NOT NULL AUTO_INCREMENT, processor_id varchar(100) NOT NULL, "
         "message_id varchar(200) NOT NULL, transaction_id bigint NOT NULL, position bigint NOT NULL, "
-        "token bigint NOT NULL, KEY (number), KEY (message_id)) COLLATE utf8mb4_bin",
-        "CREATE TABLE orders (message_id varchar(200) NOT NULL) COLLATE utf8mb4_bin",
+        "token bigint NOT NULL, KEY (number), KEY (message_id)) COLLATE utf8mb4_nopad_bin",
+        "CREATE TABLE orders (message_id varchar(200) NOT NULL) COLLATE utf8mb4_nopad_bin",
     ),
 }
 _EFFECT = text(

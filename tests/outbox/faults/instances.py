@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast import Holdfast
 from holdfast.core.errors import DbError
-from holdfast.outbox.checkpoints import PartitionId
+from holdfast.outbox.store import PartitionId
 from tests.components.processes import PythonWorker, wait_until
 from tests.jobs.faults.fleet import Fleet, Post
 from tests.outbox.faults.app import TABLES

@@ -15,6 +15,7 @@ from tests.components.ports import HOST
 
 ENDLESS_BYTES = 64 * 1024 * 1024
 _CHUNK = b"x" * 65536
+_DRIP_SECONDS = 0.02
 
 
 @dataclass
@@ -33,13 +34,19 @@ class Request:
 
 @dataclass
 class Answer:
-    """What to answer: a status with headers and a body, an endless body, or nothing until the test is over."""
+    """What to answer: a status with headers and a body, an endless body, or nothing until the test is over.
+
+    With ``drips`` one header line follows the other until the client breaks off, or behind the headers, when there is a
+    body, one byte the other; with ``breaks`` the connection ends.
+    """
 
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     is_endless: bool = False
     is_silent: bool = False
+    drips: bool = False
+    breaks: bool = False
 
 
 @dataclass
@@ -84,39 +91,56 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 def _handler(receiver: Receiver) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    return type("Handler", (_Handler,), {"receiver": receiver})
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(self.path, headers, body, self.client_address)
-            receiver.requests.append(request)
-            self._respond(receiver.answer(request))
 
-        def _respond(self, answer: Answer) -> None:
-            if answer.is_silent:
-                receiver.is_over.wait()
-                self.close_connection = True
-                return
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(ENDLESS_BYTES if answer.is_endless else len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
-            if answer.is_endless:
-                self._respond_endlessly()
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    receiver: Receiver
 
-        def _respond_endlessly(self) -> None:
-            with suppress(OSError):
-                for _ in range(ENDLESS_BYTES // len(_CHUNK)):
-                    self.wfile.write(_CHUNK)
-                return
-            self.close_connection = True
-            receiver.was_cut_off.set()
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(self.path, headers, body, self.client_address)
+        self.receiver.requests.append(request)
+        self._respond(self.receiver.answer(request))
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    def _respond(self, answer: Answer) -> None:
+        self.close_connection = answer.is_silent or answer.drips or answer.breaks
+        if answer.is_silent:
+            self.receiver.is_over.wait()
+        elif answer.drips:
+            self._drip(answer)
+        elif not answer.breaks:
+            self._answer(answer)
 
-    return Handler
+    def _answer(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(ENDLESS_BYTES if answer.is_endless else len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
+        if answer.is_endless:
+            self._respond_endlessly()
+
+    def _drip(self, answer: Answer) -> None:
+        with suppress(OSError):
+            self.wfile.write(f"HTTP/1.1 {answer.status} Drip\r\n".encode())
+            if answer.body:
+                self.wfile.write(f"content-length: {ENDLESS_BYTES}\r\n\r\n".encode())
+            while not self.receiver.is_over.wait(_DRIP_SECONDS):
+                self.wfile.write(answer.body or b"x-drip: drop\r\n")
+            return
+        self.receiver.was_cut_off.set()
+
+    def _respond_endlessly(self) -> None:
+        with suppress(OSError):
+            for _ in range(ENDLESS_BYTES // len(_CHUNK)):
+                self.wfile.write(_CHUNK)
+            return
+        self.close_connection = True
+        self.receiver.was_cut_off.set()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import MessageError
+from holdfast.core.errors import DeliveryError
 from holdfast.outbox.message import Message
 from holdfast.outbox.sinks.batching import by_key, send_in_batches
+from holdfast.outbox.sinks.protocol import Taken
 from tests.outbox.sinks.messages import message, messages
 
 LIMIT = 10
@@ -19,6 +20,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[list[Message]] = []
+        self.taken = Taken()
 
     def add(self, batch: list[Message], item: Message) -> bool:
         if sum(each.data for each in batch) + item.data > LIMIT:
@@ -27,7 +29,7 @@ class Wire:
         return True
 
     def send(self, items: list[Message]) -> None:
-        send_in_batches(items, new_batch=list[Message], add=self.add, send=self.sent.append)
+        send_in_batches(items, self.taken, new_batch=list[Message], add=self.add, send=self.sent.append)
 
 
 @given(sizes=st.lists(st.integers(1, LIMIT), max_size=40))
@@ -47,8 +49,13 @@ def test_a_message_that_fits_nowhere_raises_after_those_before_it_were_sent(
 ) -> None:
     wire = Wire()
     items = [message(number, data=size) for number, size in enumerate(sizes)]
-    with pytest.raises(MessageError, match=f"Message 'm{sizes.index(11)}' is larger"):
+    with pytest.raises(DeliveryError, match=f"Message 'm{sizes.index(11)}' is larger") as caught:
         wire.send(items)
+    assert (caught.value.delivered, caught.value.about) == (
+        tuple(name for batch in sent for name in batch),
+        (f"m{sizes.index(11)}",),
+    )
+    assert caught.value.is_permanent
     assert [[each.message_id for each in batch] for batch in wire.sent] == sent
 
 

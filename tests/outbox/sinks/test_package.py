@@ -21,7 +21,7 @@ def test_importing_the_sinks_loads_no_client_library() -> None:
 def test_the_public_names_are_these_and_all_are_documented() -> None:
     assert set(sinks.__all__) == {
         *("Sink", "WebhookSink", "StorageQueueSink", "ServiceBusSink", "EventHubsSink", "KafkaSink"),
-        *("verify", "new_secret", "SignatureError", "cloud_event"),
+        *("verify", "new_secret", "SignatureError", "DeliveryError", "cloud_event"),
     }
     assert all((getattr(sinks, name).__doc__ or "").strip() for name in sinks.__all__)
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from holdfast.core.errors import ConfigurationError, MissingDependencyError, OutboxError
+from holdfast.core.errors import ConfigurationError, DeliveryError, MissingDependencyError, OutboxError
 from holdfast.outbox.sinks import SignatureError, WebhookSink, new_secret, verify
 from holdfast.outbox.sinks.cloud_events import as_json
 from tests.clocks import SteppedClock
@@ -229,8 +229,8 @@ def test_a_redirect_is_not_followed_by_a_client_of_ones_own_either(receiver: Rec
 @pytest.mark.parametrize(
     ("status", "header", "told"),
     [
-        (429, "30", "try again in 30 s (Retry-After)"),
-        (503, "Wed, 04 Mar 2026 05:06:07 GMT", "try again at 2026-03-04T05:06:07+00:00 (Retry-After)"),
+        (429, "30", "asks to wait 30 s before the next try (Retry-After)"),
+        (503, "Wed, 04 Mar 2020 05:06:07 GMT", "asks to wait 0 s before the next try (Retry-After)"),
         (503, "soon", "Look into the receiver's log"),
         (503, "9" * 5000, "Look into the receiver's log"),
         (400, "30", "Look into the receiver's log"),
@@ -357,8 +357,7 @@ def test_no_error_log_or_repr_shows_a_credential_or_a_secret(
     with pytest.raises(OutboxError) as caught:
         sink.send(messages(1))
     shown = [repr(sink), str(caught.value)]
-    assert receiver.url in shown[0]
-    assert receiver.url in shown[1]
+    assert all(receiver.url.replace("/hook", "/***") in text for text in shown)  # a path may be the secret
     logged = [record.getMessage() for record in caplog.records if record.name == "httpx"]
     assert logged
     assert not any("hunter2" in text or secret in text for text in [*shown, *logged])
@@ -416,5 +415,5 @@ def test_closing_closes_the_sinks_own_client_and_not_yours(receiver: Receiver) -
         assert not client.is_closed
     sink = WebhookSink(receiver.url, source=SOURCE)
     sink.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(DeliveryError, match="closed"):
         sink.send(messages(1))

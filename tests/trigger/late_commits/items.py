@@ -15,8 +15,8 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection, Engine
 
 from holdfast import DbConfig, EngineProvider, SqlAlchemySource
-from holdfast.core.engine import writing
 from holdfast.core.types import JsonObject
+from holdfast.database.pools import writing
 from tests.components.processes import wait_until
 from tests.trigger.late_commits.kinds import SENTINEL, CursorKind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import barrier as barriers
+from holdfast.database import barrier as barriers
 from holdfast.trigger.sources import statement
 
 

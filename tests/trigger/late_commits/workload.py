@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from holdfast.core.engine import writing
+from holdfast.database.pools import writing
 from tests.components.processes import wait_until
 from tests.trigger.late_commits.items import Count, Items, Poller, reading
 

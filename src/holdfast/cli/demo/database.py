@@ -8,6 +8,7 @@ from contextlib import closing
 from importlib import resources
 from pathlib import Path
 
+from ...core.private_files import create_private
 from .ledger import Change
 
 _BUSY_SECONDS = 10.0
@@ -35,6 +36,7 @@ class Shop:
     def __init__(self, file: Path) -> None:
         self.file = file
         schema = resources.files(__package__).joinpath("shop.sql").read_text(encoding="utf-8")
+        create_private(file)
         with closing(self.connect()) as connection:
             connection.executescript(schema)
 
@@ -76,7 +78,7 @@ class Progress:
 
 
 class Customers:
-    """Place and change orders until told to stop. ``accepted`` holds every change the database has committed."""
+    """Place and change orders until it is asked to stop. ``accepted`` holds every change the database has committed."""
 
     def __init__(self, shop: Shop, pause_seconds: float) -> None:
         self._connection = shop.connect()

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from ...core.private_files import private
+
 _SOURCE_ROOT = Path(__file__).resolve().parents[3]
 _APPLICATION = "holdfast.cli.demo.shop:hf"
 
@@ -19,7 +21,7 @@ class Worker:
     def __init__(self, url: str, log: Path) -> None:
         self.log = log
         path = os.pathsep.join(filter(None, (str(_SOURCE_ROOT), os.environ.get("PYTHONPATH"))))
-        with log.open("ab") as output:
+        with open(log, "ab", opener=private) as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", "run", _APPLICATION, "--migrate", "-v"],
                 stdin=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """What one delivery of a message does about its orchestration: pure decisions, for every backend.
 
-The backend's loop shows the instance, and is told what to do next. So a redelivery attaches to what is under way, takes
+The backend's loop shows the instance, and gets what to do next. So a redelivery attaches to what is under way, takes
 what has ended, and starts anew only what failed before this delivery.
 """
 
@@ -91,7 +91,7 @@ class Delivery:
         if found.owner != self._owner:
             if found.phase is Phase.RUNNING:
                 raise AlreadyRunning(
-                    f"The orchestration '{self._id}' is at work for {_told(found.owner)}; one at a time."
+                    f"The orchestration '{self._id}' is at work for {_named(found.owner)}; one at a time."
                 )
             return self._start(found)
         if self._starts and not self._is_over(found):
@@ -115,14 +115,15 @@ class Delivery:
         self._start_error = error
 
     def unreachable(self, error: Unavailable) -> Wait:
-        """Return how long to wait before the backend is asked again. A start is never waited for.
+        """Return how long to wait before the backend is asked again. A backend that never answered is not waited for.
 
         Raises:
-            Unavailable: it has not answered for too long, or nothing is known to be under way.
+            Unavailable: it has not answered for too long, or nothing can be under way.
         """
         now = self._clock.monotonic()
         since = self._unreachable_since if self._unreachable_since is not None else now
-        if not self._is_watching or now - since >= _OUTAGE_SECONDS:
+        is_starting = self._start_error is not None and self._starts <= _MOST_STARTS
+        if not (self._is_watching or is_starting) or now - since >= _OUTAGE_SECONDS:
             raise error
         self._unreachable_since = since
         return Wait(self._poll)
@@ -157,7 +158,7 @@ class Delivery:
             raise OperationFailed(f"The orchestration '{self._id}' is gone: it was purged before its end was seen.")
         if found.owner != self._owner:
             raise AlreadyRunning(
-                f"The orchestration '{self._id}' was taken over by {_told(found.owner)}; its end is unknown."
+                f"The orchestration '{self._id}' was taken over by {_named(found.owner)}; its end is unknown."
             )
         match found.phase:
             case Phase.RUNNING:
@@ -191,7 +192,7 @@ class Delivery:
         return f"The orchestration '{self._id}' ran longer than its {self._timeout:g} s."
 
 
-def _told(owner: Owner | None) -> str:
+def _named(owner: Owner | None) -> str:
     if owner is None:
         return "something that is no message"
     return f"correlation id '{owner.correlation_id}' ({owner.engine}, {owner.operation})"

@@ -6,20 +6,18 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.errors import ConfigurationError
-from ...core.invocation import Losable
+from ...runtime.invocation import Losable
 from ..context import EngineContext
 from ..messages import EngineMessage
 from .functions_operation import BoundFunctionsOperation, FunctionsOperation
 from .protocol import Operation
-from .registered import Registered, checked_timeout
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from .registered_functions import Registering, checked_timeout
 
 
-class DurableFunctions:
+class DurableFunctions(Registering):
     """Orchestrators and activities that a function app hosts: pass it as ``Holdfast(durable=…)``.
 
     A function that takes an engine's message does so inside ``with functions.invocation(client)``.
@@ -29,27 +27,9 @@ class DurableFunctions:
     """
 
     def __init__(self, *, poll_seconds: float = 1.0) -> None:
+        super().__init__()
         self._poll_seconds = poll_seconds
-        self._registered = Registered()
         self._current: ContextVar[tuple[Any, asyncio.AbstractEventLoop]] = ContextVar("holdfast-functions-client")
-
-    def activity(self, function: Function) -> Function:
-        """Register an activity, a ``def`` of context and input: a step with side effects. It may run more than once.
-
-        Raises:
-            ConfigurationError: it has no name of its own, another has its name, or the app has been told already.
-        """
-        self._registered.add_activity(function)
-        return function
-
-    def orchestrator(self, function: Function) -> Function:
-        """Register an orchestrator, a ``def`` of context and input, for ``ctx.call_sub_orchestrator``.
-
-        Raises:
-            ConfigurationError: it has no name of its own, another has its name, or the app has been told already.
-        """
-        self._registered.add_orchestrator(function)
-        return function
 
     def operation(
         self,
@@ -65,7 +45,7 @@ class DurableFunctions:
             ConfigurationError: the orchestrator cannot be registered, or a value makes no sense.
         """
         operation = FunctionsOperation(
-            self._registered.add_orchestrator(orchestrator),
+            self._add(self._orchestrators, orchestrator, "orchestrator"),
             is_singleton=is_singleton,
             timeout_seconds=checked_timeout(engine, timeout_seconds),
             poll_seconds=self._poll_seconds,
@@ -80,10 +60,10 @@ class DurableFunctions:
         """
         from .functions import functions_activity, functions_orchestrator
 
-        self._registered.is_in_use = True
-        for orchestrator in self._registered.orchestrators.values():
+        self._is_in_use = True
+        for orchestrator in self._orchestrators.values():
             app.orchestration_trigger(context_name="context")(functions_orchestrator(orchestrator))
-        for activity in self._registered.activities.values():
+        for activity in self._activities.values():
             app.activity_trigger(input_name="payload")(functions_activity(activity))
 
     @contextmanager

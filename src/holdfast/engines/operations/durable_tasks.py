@@ -10,18 +10,19 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...core.clock import Clock, SystemClock
-from ...core.errors import ConfigurationError, LostLeaseError, MissingDependencyError, Unavailable
-from ...core.invocation import Losable
+from ...core.errors import ConfigurationError, LostLeaseError, Unavailable
+from ...core.extras import needed
+from ...runtime.invocation import Losable
 from ..context import EngineContext
 from ..messages import EngineMessage
 from .delivery import Delivery, Done, Start, Terminate, Wait
-from .hosted import hosted_orchestrator
+from .durabletask_worker import hosted_orchestrator
 from .instances import Owner, input_of, instance_id
 from .protocol import HubUnavailable, Operation
-from .registered import Registered, checked_timeout
+from .registered_functions import Registering, checked_timeout
 
 if TYPE_CHECKING:
     from durabletask.worker import TaskHubGrpcWorker
@@ -32,10 +33,9 @@ _log = logging.getLogger("holdfast.engines.durabletask")
 _worker_log = _log.getChild("worker")
 _worker_log.addFilter(lambda record: "Locally cancelled by application" not in record.getMessage())  # that is a stop
 DEFAULT_HOST_ADDRESS = "localhost:4001"
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class DurableTasks:
+class DurableTasks(Registering):
     """Orchestrators and activities, the worker that hosts them, and the hub they run on.
 
     Args:
@@ -61,14 +61,11 @@ class DurableTasks:
         poll_seconds: float = 1.0,
         clock: Clock | None = None,
     ) -> None:
-        try:
-            import durabletask.worker  # noqa: F401 - asked for now, so that its absence is told now
-        except ImportError as error:
-            raise MissingDependencyError(
-                "Orchestrations on a task hub need durabletask: run \"pip install 'holdfast[durable]'\"."
-            ) from error
+        with needed("Orchestrations on a task hub need durabletask", "durable"):
+            import durabletask.worker  # noqa: F401 - asked for now, so that its absence shows now
         if request_seconds <= 0 or poll_seconds <= 0:
             raise ConfigurationError("DurableTasks: request_seconds and poll_seconds must be more than 0.")
+        super().__init__()
         self.host_address = host_address or DEFAULT_HOST_ADDRESS
         self.poll_seconds = poll_seconds
         self.clock: Clock = clock or SystemClock()
@@ -76,7 +73,6 @@ class DurableTasks:
         self._secure_channel = secure_channel
         self._interceptors = tuple(interceptors)
         self._request_seconds = request_seconds
-        self._registered = Registered()
         self._lock = threading.Lock()
         self._hub: TaskHub | None = None
         self._worker: TaskHubGrpcWorker | None = None
@@ -92,24 +88,6 @@ class DurableTasks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def activity(self, function: Function) -> Function:
-        """Register an activity, a ``def`` of context and input: a step with side effects. It may run more than once.
-
-        Raises:
-            ConfigurationError: it has no name of its own, another has its name, or the worker already runs.
-        """
-        self._registered.add_activity(function)
-        return function
-
-    def orchestrator(self, function: Function) -> Function:
-        """Register an orchestrator, a ``def`` of context and input, for ``ctx.call_sub_orchestrator``.
-
-        Raises:
-            ConfigurationError: it has no name of its own, another has its name, or the worker already runs.
-        """
-        self._registered.add_orchestrator(function)
-        return function
 
     def operation(
         self,
@@ -128,7 +106,7 @@ class DurableTasks:
             ConfigurationError: the orchestrator cannot be registered, or a value makes no sense.
         """
         checked_timeout(engine, timeout_seconds)
-        name = self._registered.add_orchestrator(orchestrator)
+        name = self._add(self._orchestrators, orchestrator, "orchestrator")
         return _HubOperation(self, name, is_singleton=is_singleton, timeout_seconds=timeout_seconds)
 
     def start(self) -> None:
@@ -148,20 +126,20 @@ class DurableTasks:
                 interceptors=list(self._interceptors) or None,
                 logger=_worker_log,
             )
-            for activity in self._registered.activities.values():
+            for activity in self._activities.values():
                 worker.add_activity(activity)
-            for orchestrator in self._registered.orchestrators.values():
+            for orchestrator in self._orchestrators.values():
                 worker.add_orchestrator(hosted_orchestrator(orchestrator))
             worker.use_work_item_filters()  # another application's orchestrations are not ours to fail
             worker.start()  # type: ignore[no-untyped-call]  # durabletask leaves this one out
             self._worker = worker
-            self._registered.is_in_use = True
+            self._is_in_use = True
 
     def stop(self) -> None:
         """Stop the worker after the activities that run have ended. Harmless when it does not run."""
         with self._lock:
             worker, self._worker = self._worker, None
-            self._registered.is_in_use = False
+            self._is_in_use = False
         if worker is not None:
             worker.stop()  # type: ignore[no-untyped-call]  # durabletask leaves this one out
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ...core.errors import MissingDependencyError
+from ...core.extras import needed
 
-try:
+with needed("Orchestrators need durabletask", "durable"):
     from durabletask.task import RetryPolicy, TaskFailedError
-except ImportError as error:
-    raise MissingDependencyError("Orchestrators need durabletask: run \"pip install 'holdfast[durable]'\".") from error
 
 __all__ = ["RetryPolicy", "TaskFailedError"]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ...core.errors import MissingDependencyError
-from .driving import driven
+from .generator_bridge import driven
 
 try:
-    from azure.durable_functions import RetryOptions  # noqa: F401 - asked for now, so that its absence is told now
+    from azure.durable_functions import RetryOptions  # noqa: F401 - asked for now, so that its absence shows now
 
     from .functions_context import FunctionsContext
     from .functions_tasks import FunctionsTask

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigurationError
-from .driving import NothingToWaitFor
 from .functions_tasks import AllTasks, FunctionsTask
+from .generator_bridge import NothingToWaitFor
 from .instances import continued_input
 
 if TYPE_CHECKING:
@@ -162,11 +162,11 @@ def _retry_options(policy: RetryPolicy) -> Any:
         """The host knows more settings than the package of 1.x sends."""
 
         def to_json(self) -> dict[str, Any]:
-            told: dict[str, Any] = super().to_json()
-            told["backoffCoefficient"] = policy.backoff_coefficient or 1.0
+            options: dict[str, Any] = super().to_json()
+            options["backoffCoefficient"] = policy.backoff_coefficient or 1.0
             if policy.max_retry_interval is not None:
-                told["maxRetryIntervalInMilliseconds"] = _milliseconds(policy.max_retry_interval)
-            return told
+                options["maxRetryIntervalInMilliseconds"] = _milliseconds(policy.max_retry_interval)
+            return options
 
     return Options(_milliseconds(policy.first_retry_interval), policy.max_number_of_attempts)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.clock import Clock, SystemClock
 from ...core.errors import ConfigurationError, LostLeaseError, Unavailable
-from ...core.invocation import HandlerInvoker, Losable
+from ...runtime.invocation import HandlerInvoker, Losable
 from ..context import EngineContext
 from ..messages import EngineMessage
 from .delivery import Delivery, Done, Start, Terminate, Wait
@@ -124,7 +124,7 @@ class BoundFunctionsOperation:
             case Wait(seconds):
                 await asyncio.sleep(seconds)
             case Terminate(reason):
-                async with _told(f"did not terminate '{name}'"):
+                async with _translated(f"did not terminate '{name}'"):
                     await self._client.terminate(name, reason)
             case Start():
                 await self._start(delivery, name, given)
@@ -132,7 +132,7 @@ class BoundFunctionsOperation:
 
     async def _start(self, delivery: Delivery, name: str, given: dict[str, Any]) -> None:
         try:
-            async with _told(f"did not start '{name}'"):
+            async with _translated(f"did not start '{name}'"):
                 await self._client.start_new(self._operation.orchestrator, name, given)
         except Unavailable as error:
             delivery.unanswered(error)
@@ -140,7 +140,7 @@ class BoundFunctionsOperation:
         delivery.started()
 
     async def _look(self, name: str) -> Instance | None:
-        async with _told(f"did not show '{name}'"):
+        async with _translated(f"did not show '{name}'"):
             status = await self._client.get_status(name, show_input=True)
         if status is None or status.runtime_status is None:
             return None
@@ -156,7 +156,7 @@ class BoundFunctionsOperation:
 
 
 @asynccontextmanager
-async def _told(fact: str) -> AsyncIterator[None]:
+async def _translated(fact: str) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:  # the client raises Exception itself, and aiohttp's errors

@@ -54,7 +54,7 @@ class FunctionsTask:
             raise ValueError("The task has not completed.")
         if self.is_failed:
             raise self.get_exception()
-        return self._told(self.raw.result)
+        return self._checked(self.raw.result)
 
     def get_exception(self) -> TaskFailedError:
         """Return what it failed with.
@@ -80,9 +80,9 @@ class FunctionsTask:
             answer = yield self.raw
         except Exception as error:
             raise failure(error) from error
-        return self._told(answer)
+        return self._checked(answer)
 
-    def _told(self, answer: Any) -> Any:
+    def _checked(self, answer: Any) -> Any:
         """Return a result as durabletask gives it: the first of several is the task that was passed in."""
         for child in self._children:
             if answer is child.raw:
@@ -111,7 +111,7 @@ class AllTasks(FunctionsTask):
             while not child.is_complete:
                 try:
                     yield child.raw
-                except Exception:  # the first failure is the one that is told
+                except Exception:  # the first failure is the one that is reported
                     break
 
     def get_result(self) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import AlreadyRunning, ConfigurationError, HandlerError, LostLeaseError
 from ...core.handler_forms import is_generator
-from ...core.invocation import HandlerInvoker, Losable
-from ...core.telling import told
+from ...database.error_text import error_text
+from ...runtime.invocation import HandlerInvoker, Losable
 from ..context import EngineContext
 from ..messages import EngineMessage
 from .protocol import HubUnavailable
@@ -33,9 +32,9 @@ class InProcess:
             )
         self.handler = handler
         if _takes(handler, 2):
-            self._invoker = HandlerInvoker(lambda messages, context: handler(context, messages[0]))
+            self._invoker = HandlerInvoker(lambda messages, context: handler(context, messages[0]), original=handler)
         elif _takes(handler, 1):
-            self._invoker = HandlerInvoker(lambda messages, context: handler(messages[0]))
+            self._invoker = HandlerInvoker(lambda messages, context: handler(messages[0]), original=handler)
         else:
             raise ConfigurationError(
                 f"Handler '{_name(handler)}' cannot be called with the context and the message. Write "
@@ -54,9 +53,11 @@ class InProcess:
         except LostLeaseError as error:
             if lease.lost.is_set():
                 raise
-            raise HandlerError(told(error)) from error
-        except (AlreadyRunning, HubUnavailable, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-            raise HandlerError(told(error)) from error
+            raise HandlerError(error_text(error)) from error
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, (AlreadyRunning, HubUnavailable)):
+                raise
+            raise HandlerError(error_text(error)) from error
 
 
 def _takes(handler: Callable[..., Any], count: int) -> bool:

@@ -48,8 +48,8 @@ class Owner:
         """Return the owner that an instance's input tells, None when it was not started for a message."""
         if not isinstance(found, dict):
             return None
-        told = [found.get(name) for name in _OWNER_FIELDS]
-        return cls(*map(str, told)) if all(isinstance(value, str) for value in told) else None
+        values = [found.get(name) for name in _OWNER_FIELDS]
+        return cls(*map(str, values)) if all(isinstance(value, str) for value in values) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +81,13 @@ def instance_id(message: EngineMessage, *, is_singleton: bool) -> str:
 def input_of(message: EngineMessage, context: EngineContext) -> dict[str, Any]:
     """Return what the orchestrator gets: the message as a JSON object.
 
-    That of a singleton has ``registryLock``, with the job that the registry is locked for: activities change it under
-    that name, ``hf.registry.change(input["registryLock"]["jobId"], …)``, whichever worker holds the lock by then.
+    That of a singleton has ``registryLock``, with the job that the registry is locked for, and the instance whose
+    registry that is (null: the application's). Activities change it under that name, whichever worker holds the lock
+    by then: ``hf.registry.instance(lock["instanceId"]).change(lock["jobId"], …)``.
     """
     given: dict[str, Any] = json.loads(message.rendered())
     if context.registry is not None:
-        given["registryLock"] = {"jobId": context.registry.job_id}
+        given["registryLock"] = {"jobId": context.registry.job_id, "instanceId": context.registry.instance_id}
     return given
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...core.errors import HandlerError, Unavailable
-from ...core.invocation import Losable
+from ...runtime.invocation import Losable
 from ..context import EngineContext
 from ..messages import EngineMessage
 

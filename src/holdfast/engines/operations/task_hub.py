@@ -1,6 +1,6 @@
 """A task hub over gRPC, as far as an operation needs it. Only this module knows durabletask's client.
 
-Every request has a deadline. What went wrong is told in Holdfast's own errors: ``Unavailable`` may or may not have
+Every request has a deadline. What went wrong is raised as Holdfast's own errors: ``Unavailable`` may or may not have
 landed, and a start that did is found by looking again, because its id is known.
 """
 
@@ -13,17 +13,14 @@ from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, NamedTuple
 
-from ...core.errors import ConfigurationError, MissingDependencyError, Unavailable
+from ...core.errors import ConfigurationError, Unavailable
+from ...core.extras import needed
 from .instances import Instance, Owner, Phase
 
-try:
+with needed("Orchestrations on a task hub need durabletask", "durable"):
     import grpc
     from durabletask.client import OrchestrationState, OrchestrationStatus, TaskHubGrpcClient
     from durabletask.internal.orchestrator_service_pb2 import OrchestrationIdReusePolicy
-except ImportError as error:
-    raise MissingDependencyError(
-        "Orchestrations on a task hub need durabletask: run \"pip install 'holdfast[durable]'\"."
-    ) from error
 
 _log = logging.getLogger("holdfast.engines.durabletask")
 _PHASES = {
@@ -72,7 +69,7 @@ class TaskHub:
         Raises:
             Unavailable: the hub does not answer.
         """
-        with self._told():
+        with self._translated():
             state = self._client.get_orchestration_state(instance_id)
         return None if state is None else _instance(state)
 
@@ -85,7 +82,7 @@ class TaskHub:
         policy = None
         if over is not None:
             policy = OrchestrationIdReusePolicy(replaceableStatus=[_STATUSES[over.phase].value])
-        with self._told():
+        with self._translated():
             try:
                 self._client.schedule_new_orchestration(
                     name, input=given, instance_id=instance_id, reuse_id_policy=policy
@@ -102,7 +99,7 @@ class TaskHub:
         Raises:
             Unavailable: the hub does not answer.
         """
-        with self._told():
+        with self._translated():
             try:
                 self._client.wait_for_orchestration_completion(instance_id, fetch_payloads=False, timeout=seconds)
             except TimeoutError:
@@ -114,7 +111,7 @@ class TaskHub:
         Raises:
             Unavailable: the hub does not answer.
         """
-        with self._told():
+        with self._translated():
             self._client.terminate_orchestration(instance_id, output=reason)
 
     def close(self) -> None:
@@ -122,7 +119,7 @@ class TaskHub:
         self._client.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...core.errors import HandlerError
-from .copies import carried_count, first_inserted, put_back_copy
 from .protocol import Received, SendingQueue
+from .redelivery_marks import carried_count, first_inserted, put_back_copy
 
 
 class HostedQueue:

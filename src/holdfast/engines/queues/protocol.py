@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ...core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ..azure import AzureStorage
+    from .embedded import DatabaseQueues
 
 
 class MissingQueueError(ConfigurationError):
@@ -106,25 +110,5 @@ class LimitedQueue(Protocol):
         ...
 
 
-class EngineQueues(Protocol):
-    """Where the queues of engines are."""
-
-    def queue(self, name: str, visibility_seconds: float) -> SendingQueue:
-        """Return a queue. Nothing connects."""
-        ...
-
-    def poison(self, name: str) -> EngineQueue | None:
-        """Return where a host puts messages of a queue that failed too often for it; None when no host does."""
-        ...
-
-    def make(self, name: str) -> None:
-        """Create a queue that is missing."""
-        ...
-
-    def check(self, name: str) -> None:
-        """Look whether a queue is there.
-
-        Raises:
-            MissingQueueError: it is not.
-        """
-        ...
+EngineQueues: TypeAlias = "AzureStorage | DatabaseQueues"
+"""Where the queues of engines are."""

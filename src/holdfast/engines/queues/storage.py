@@ -19,12 +19,12 @@ from ...core.errors import (
     Ambiguous,
     LostLeaseError,
     MessageError,
-    MissingDependencyError,
     Unavailable,
 )
-from ...state.stores._http import is_refused_before_work, leaves_doubt
-from .copies import carried_count, first_inserted, marked_as_copied, put_back_copy
+from ...core.extras import needed
+from ...lease.stores._http import is_refused_before_work, leaves_doubt
 from .protocol import MissingQueueError, QueueAccessError, Received
+from .redelivery_marks import carried_count, first_inserted, marked_as_copied, put_back_copy
 
 if TYPE_CHECKING:
     from azure.storage.queue import QueueClient, QueueMessage
@@ -46,12 +46,8 @@ class StorageQueue:
     """
 
     def __init__(self, client: QueueClient, *, base64_encoded: bool = True, timeout_seconds: float = 10.0) -> None:
-        try:
+        with needed("Azure Storage queues need the Azure SDK", "azure"):
             from azure.core import exceptions
-        except ImportError as error:
-            raise MissingDependencyError(
-                "Azure Storage queues need the Azure SDK: run \"pip install 'holdfast[azure]'\"."
-            ) from error
         self._errors = exceptions
         self._client = client
         self._is_base64 = base64_encoded
@@ -73,20 +69,31 @@ class StorageQueue:
             MessageError: it is too large for a storage queue.
         """
         content = self._encoded(body, message_id)
-        with self._told("send", writes=True):
+        with self._translated("send", writes=True):
             sent = self._client.send_message(
                 content, visibility_timeout=int(delay_seconds), time_to_live=_NEVER, **self._one_attempt
             )
         return str(sent.id)
 
+    def _received(self, message: QueueMessage, visibility_seconds: float) -> Received:
+        body = _decoded(str(message.content))
+        inserted_at: datetime = message.inserted_on  # type: ignore[assignment]  # the service always tells it
+        first = first_inserted(body) or inserted_at.astimezone(UTC)
+        count = self._deliveries(message) + carried_count(body)
+        return Received(str(message.id), body, count, first, message.pop_receipt, visibility_seconds)
+
+    def _deliveries(self, message: QueueMessage) -> int:
+        """Return how often this queue has delivered a message, this time included."""
+        return int(message.dequeue_count or 1)
+
     def receive(self, most: int, visibility_seconds: float) -> Sequence[Received]:
         """Take messages; an answer that is lost leaves them invisible for so long, and they come again."""
-        with self._told("receive", writes=False):
+        with self._translated("receive", writes=False):
             seconds = max(1, int(visibility_seconds))
             pages = self._client.receive_messages(
                 messages_per_page=min(most, MOST_AT_ONCE), visibility_timeout=seconds, **self._one_attempt
             )
-            return [_received(message, seconds) for message in next(iter(pages.by_page()), ())]
+            return [self._received(message, seconds) for message in next(iter(pages.by_page()), ())]
 
     def check(self) -> None:
         """Look whether the queue is there and lets us read.
@@ -95,7 +102,7 @@ class StorageQueue:
             MissingQueueError: it is not there.
             QueueAccessError: the credential may not read.
         """
-        with self._told("peek", writes=False):
+        with self._translated("peek", writes=False):
             self._client.peek_messages(1, **self._one_attempt)
 
     def check_takes(self, body: str, *, message_id: str) -> None:
@@ -172,14 +179,14 @@ class StorageQueue:
 
     def _if_ours(self, call: Callable[[], object], doing: str) -> bool:
         try:
-            with self._told(doing, writes=True):
+            with self._translated(doing, writes=True):
                 call()
         except LostLeaseError:
             return False
         return True
 
     @contextmanager
-    def _told(self, doing: str, *, writes: bool) -> Iterator[None]:
+    def _translated(self, doing: str, *, writes: bool) -> Iterator[None]:
         errors = self._errors
         try:
             yield
@@ -208,12 +215,21 @@ class StorageQueue:
         return Unavailable(f"Queue '{self.name}' refused a {doing}: {status} {code}. It is tried again.")
 
 
-def _received(message: QueueMessage, visibility_seconds: float) -> Received:
-    body = _decoded(str(message.content))
-    count = int(message.dequeue_count or 1) + carried_count(body)
-    inserted_at: datetime = message.inserted_on  # type: ignore[assignment]  # the service always tells it
-    first = first_inserted(body) or inserted_at.astimezone(UTC)
-    return Received(str(message.id), body, count, first, message.pop_receipt, visibility_seconds)
+class PoisonQueue(StorageQueue):
+    """The queue a host moves messages to that failed too often for it; receiving them here is no attempt.
+
+    Args:
+        max_dequeue_count: the host's, as its host.json says: so often it has delivered each of them. Without it only
+            the attempts that the history knows are counted.
+    """
+
+    def __init__(self, client: QueueClient, *, max_dequeue_count: int | None = None, **options: Any) -> None:
+        super().__init__(client, **options)
+        self._max_dequeue_count = max_dequeue_count or 0
+
+    def _deliveries(self, message: QueueMessage) -> int:
+        """Return how often the host has delivered a message, 0 when that is not known."""
+        return self._max_dequeue_count
 
 
 def _decoded(content: str) -> str:

@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
-from ...core.clock import Clock
-from ...core.errors import ConfigurationError, Conflict, MissingDependencyError
+from ...core.errors import Conflict
+from ...core.extras import needed
+from ...records.column_limits import check_fits
 from ...records.dead_letters import (
     RETRIED,
     DeadLetter,
     LetterFilter,
     LetterStatus,
+    check_age,
+    check_reopenable,
     check_settlable,
     expiry_notes,
-    is_pending,
+    has_begun_retry,
+    has_finished_retry,
+    is_letter_wanted,
     is_retried_as,
+    kept_apart,
     no_such_letter,
-    told_state,
+    state_of,
 )
-from ...records.exact import legible
-from ...records.fitting import check_fits
-from ...records.matching import can_match, is_letter_wanted
+from ...records.filters import can_match
 from ...records.paging import DEFAULT_LIMIT, Page
-from ...records.protocol import EVERY_LETTER
+from ...records.protocol import EVERY_LETTER, LetterTable
 from ...records.retention import RETENTION_DAYS, check_days
-from ...records.row_keys import is_table_key
 from ...records.schema import ID_LENGTH
+from ...records.storable_text import legible, legible_notes
 from ...records.times import days_before
 from .azure_rows import letter_in, letter_row, listed_letter_in, partition_of
 from .azure_table import EARLIEST, IS_NOT, AzureTable, Comparison, Condition, is_before
 from .listing import Listing, between
-from .long_texts import with_texts
+from .long_texts import properties_of, with_texts
 
-try:
-    from azure.data.tables import TableClient, TableEntity
-except ImportError as error:
-    raise MissingDependencyError(
-        "Engine tables in Azure need azure-data-tables: run \"pip install 'holdfast[azure]'\"."
-    ) from error
+with needed("Engine tables in Azure need azure-data-tables", "azure"):
+    from azure.data.tables import TableEntity
+
+_SETTLED_PROPERTIES = ("ResolvedAtUtc", "ResolvedBy", "RetriedAs", "RetryMessageId", "RetryBegunAtUtc", "RetryBegunBy")
 
 
-class AzureLetterTable:
+class AzureLetterTable(LetterTable):
     """A ``LetterTable`` in an Azure table. A letter larger than a row, packed, is refused: nothing is ever cut.
 
     Every change has the etag of what was read as its condition. Who made it is in the row; there is no other audit.
@@ -51,18 +54,21 @@ class AzureLetterTable:
     def __init__(self, table: AzureTable) -> None:
         self._table = table
 
-    @classmethod
-    def of(cls, client: TableClient, *, timeout_seconds: float = 10.0, clock: Clock | None = None) -> AzureLetterTable:
-        """Return the letters in a table that exists."""
-        return cls(AzureTable(client, timeout_seconds=timeout_seconds, clock=clock))
+    def now(self) -> datetime:
+        """Return the present time as the table sees it."""
+        return self._table.now()
 
     def add(self, letter: DeadLetter) -> bool:
         """Add a letter; False when its key is there already."""
-        return self._table.add(letter_row(letter))
+        if self._table.add(letter_row(letter)):
+            return True
+        there = self.get(letter.engine, letter.row_key)
+        apart = None if there is None else kept_apart(letter, there)
+        return apart is not None and self.add(apart)
 
     def get(self, engine: str, row_key: str) -> DeadLetter | None:
         """Return one letter."""
-        row = self._row(engine, row_key)
+        row = self._table.get(partition_of(engine), row_key)
         return None if row is None else letter_in(row)
 
     def page(
@@ -71,41 +77,36 @@ class AzureLetterTable:
         """Return letters, in the order of engine and row key."""
         if not can_match(wanted):
             return Page([], None)
-        listing = Listing(
-            kind="dead letters",
-            partition=None if wanted.engine is None else partition_of(wanted.engine),
-            comparisons=_comparisons(wanted),
-            item_in=listed_letter_in,
-            is_wanted=lambda letter: is_letter_wanted(letter, wanted),
-            is_sparse=wanted.error is not None or wanted.status is LetterStatus.UNKNOWN,
-        )
+        listing = Listing("dead letters", wanted, _comparisons(wanted), listed_letter_in, is_letter_wanted)
         return listing.page(self._table, limit, after)
 
     def count(self, wanted: LetterFilter = EVERY_LETTER) -> int | None:
         """Return None: an Azure table can only be counted by reading it."""
         return None
 
-    def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Mark a Pending letter as dealt with."""
-        row, letter = self._there(engine, row_key)
-        check_settlable(letter, despite_retry=despite_retry)
-        return self._settled(row, LetterStatus.RESOLVED, notes, actor)
-
-    def expire_one(
-        self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
+    def settle(
+        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
     ) -> DeadLetter:
-        """Give up on one Pending letter."""
+        """Settle a Pending letter."""
         row, letter = self._there(engine, row_key)
         check_settlable(letter, despite_retry=despite_retry)
-        return self._settled(row, LetterStatus.EXPIRED, notes, actor)
+        return self._settled(row, status, notes, actor)
+
+    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
+        """Make a settled letter Pending again. Who did so is not in the row any more: only an audit tells it."""
+        legible_notes(notes)
+        row, letter = self._there(engine, row_key)
+        check_reopenable(letter, despite_retry=despite_retry)
+        without = [*_SETTLED_PROPERTIES, *properties_of(row, "ResolutionNotes")]
+        with self._refusing(row):
+            return letter_in(self._table.change_without(row, {"Status": LetterStatus.PENDING.value}, without))
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters, one by one; what changes meanwhile is left alone.
 
         So are rows of other programs that do not say in the standard's fields that they are Pending, and since when.
         """
-        if older_than_days < 0:
-            raise ConfigurationError(f"Letters cannot be older than {older_than_days:g} days. Pass 0 or more.")
+        check_age(older_than_days)
         now = self._table.now()
         until = days_before(now, older_than_days)
         if until <= EARLIEST:
@@ -131,9 +132,7 @@ class AzureLetterTable:
         """Write down who retries a letter and under which id. Of two who begin in one moment, one gets ``Conflict``."""
         check_fits(engine, message_id=new_message_id)
         row, letter = self._there(engine, row_key)
-        if not is_pending(letter):
-            raise Conflict(f"{told_state(letter)}; nothing was changed.")
-        if letter.retry_message_id is not None:
+        if has_begun_retry(letter):
             return letter
         changes = {
             "RetryMessageId": new_message_id,
@@ -145,10 +144,8 @@ class AzureLetterTable:
     def finish_retry(self, engine: str, row_key: str, message_id: str) -> DeadLetter:
         """Mark a letter as retried."""
         row, letter = self._there(engine, row_key)
-        if is_retried_as(letter, message_id):
+        if has_finished_retry(letter, message_id):
             return letter
-        if not is_pending(letter) or letter.retry_message_id != message_id:
-            raise Conflict(f"{told_state(letter)}, not with the message '{message_id}'; nothing was changed.")
         try:
             return self._settled(row, LetterStatus.RESOLVED, RETRIED, letter.retry_begun_by or "", RetriedAs=message_id)
         except Conflict:
@@ -161,26 +158,20 @@ class AzureLetterTable:
         self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
     ) -> Page[DeadLetter]:
         """Return Pending letters whose retry was begun at least so long ago."""
-        found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
-        until = self._table.now() - timedelta(seconds=older_than_seconds)
-        old = [letter for letter in found.items if letter.retry_begun_at is None or letter.retry_begun_at <= until]
-        return Page(old, found.continuation_token)
+        return self.unfinished_before(self._table.now(), older_than_seconds, limit, after)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget settled letters."""
         check_days(retention_days)
         before = days_before(self._table.now(), retention_days)
-        settled = [(LetterStatus.RESOLVED, "ResolvedAtUtc"), (LetterStatus.EXPIRED, "LastFailureAtUtc")]
-        return sum(self._table.forget([("Status", "eq", status.value)], name, before) for status, name in settled)
-
-    def _row(self, engine: str, row_key: str) -> TableEntity | None:
-        partition = partition_of(engine)
-        if not is_table_key(partition) or not is_table_key(row_key):
-            return None
-        return self._table.get(partition, row_key)
+        resolved, expired = (
+            [("Status", "eq", status.value)] for status in (LetterStatus.RESOLVED, LetterStatus.EXPIRED)
+        )
+        forgotten = sum(self._table.forget(wanted, "ResolvedAtUtc", before) for wanted in (resolved, expired))
+        return forgotten + self._table.forget(expired, "LastFailureAtUtc", before, unless="ResolvedAtUtc")
 
     def _there(self, engine: str, row_key: str) -> tuple[TableEntity, DeadLetter]:
-        row = self._row(engine, row_key)
+        row = self._table.get(partition_of(engine), row_key)
         if row is None:
             raise no_such_letter(engine, row_key)
         return row, letter_in(row)
@@ -196,15 +187,21 @@ class AzureLetterTable:
         }
         what = f"The dead letter '{row['RowKey']}' with these notes"
         return self._changed(
-            row, with_texts(short, {"ResolutionNotes": legible(notes)}, what, beside=row, reserved_bytes=0)
+            row, with_texts(short, {"ResolutionNotes": legible_notes(notes)}, what, beside=row, reserved_bytes=0)
         )
 
     def _changed(self, row: TableEntity, changes: Mapping[str, Any]) -> DeadLetter:
-        try:
+        with self._refusing(row):
             return letter_in(self._table.change(row, changes))
+
+    @contextmanager
+    def _refusing(self, row: TableEntity) -> Iterator[None]:
+        """Tell a change that came too late what became of the letter."""
+        try:
+            yield
         except Conflict as error:
             _, letter = self._there(row.get("Engine") or row["PartitionKey"], row["RowKey"])
-            raise Conflict(f"{told_state(letter)}: someone else was faster; nothing was changed.") from error
+            raise Conflict(f"{state_of(letter)}: someone else was faster; nothing was changed.") from error
 
     def _expired(self, row: TableEntity, changes: Mapping[str, Any]) -> bool:
         try:

@@ -12,24 +12,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ...core.errors import ConfigurationError, MissingDependencyError
-from ...records.dead_letters import DeadLetter, LetterStatus
-from ...records.exact import given, kept, legible
-from ...records.fitting import check_fits
-from ...records.history import HistoryEntry, HistoryStatus
+from ...core.errors import ConfigurationError
+from ...core.extras import needed
+from ...records.dead_letters import DeadLetter, LetterStatus, check_letter_ids
+from ...records.history import HistoryEntry, HistoryStatus, check_entry_ids
 from ...records.row_keys import encoded, is_table_key
 from ...records.schema import PUBLISHER
+from ...records.storable_text import given, kept, legible
 from ...records.times import utc_moment
 from .azure_table import EARLIEST
 from .long_texts import text_in, text_left_in, with_texts
 
-try:
+with needed("Engine tables in Azure need azure-data-tables", "azure"):
     from azure.data.tables import EdmType, EntityProperty, TableEntity
-except ImportError as error:
-    raise MissingDependencyError(
-        "Engine tables in Azure need azure-data-tables: run \"pip install 'holdfast[azure]'\"."
-    ) from error
 
+_TextIn = Callable[[TableEntity, str], str | None]
 _MOST_INT32 = 2**31 - 1
 _MOST_INT64 = 2**63 - 1
 
@@ -57,13 +54,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
     Raises:
         ConfigurationError: an id or the key cannot be one of a row, or the letter is too large for one.
     """
-    check_fits(
-        letter.engine,
-        instance_id=letter.instance_id,
-        original_queue=letter.original_queue,
-        correlation_id=letter.correlation_id,
-        item_id=letter.item_id,
-    )
+    check_letter_ids(letter)
     if not is_table_key(letter.row_key):
         raise ConfigurationError(
             f"{letter.row_key[:40]!r} cannot be a row key in an Azure table. Make it with 'dead_letter_key'."
@@ -86,30 +77,28 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
         "RetryMessageId": letter.retry_message_id,
         "RetryBegunAtUtc": _moment_or_none(letter.retry_begun_at),
         "RetryBegunBy": letter.retry_begun_by,
+        "Application": letter.application,
     }
     texts = {
         "OriginalMessage": kept(letter.original_message),
         "ErrorMessage": legible(letter.error_message),
+        "Traceback": None if letter.traceback is None else legible(letter.traceback),
         "ResolutionNotes": None if letter.resolution_notes is None else legible(letter.resolution_notes),
     }
     return with_texts(_without_none(short), texts, f"The dead letter '{letter.row_key}'")
 
 
-def letter_in(row: TableEntity) -> DeadLetter:
+def listed_letter_in(row: TableEntity) -> DeadLetter:
+    """Return the letter in a row, for a listing, which no single row may spoil: what is left of a text is all of it."""
+    return letter_in(row, text_left_in)
+
+
+def letter_in(row: TableEntity, text_in: _TextIn = text_in) -> DeadLetter:
     """Return the letter in a row.
 
     Raises:
         ConfigurationError: a part of a text is missing.
     """
-    return _letter_in(row, text_in)
-
-
-def listed_letter_in(row: TableEntity) -> DeadLetter:
-    """Return the letter in a row, for a listing, which no single row may spoil: what is left of a text is all of it."""
-    return _letter_in(row, text_left_in)
-
-
-def _letter_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | None]) -> DeadLetter:
     last_failure_at = _moment(row, "LastFailureAtUtc") or _written_at(row)
     return DeadLetter(
         engine=_text(row, "Engine") or row["PartitionKey"],
@@ -118,6 +107,7 @@ def _letter_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | Non
         original_queue=_text(row, "OriginalQueue") or "",
         original_message=given(text_in(row, "OriginalMessage") or ""),
         error_message=text_in(row, "ErrorMessage") or "",
+        traceback=text_in(row, "Traceback"),
         dequeue_count=_number(row, "DequeueCount") or 0,
         first_failure_at=_moment(row, "FirstFailureAtUtc") or last_failure_at,
         last_failure_at=last_failure_at,
@@ -131,6 +121,7 @@ def _letter_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | Non
         retry_message_id=_text(row, "RetryMessageId"),
         retry_begun_at=_moment(row, "RetryBegunAtUtc"),
         retry_begun_by=_text(row, "RetryBegunBy"),
+        application=_text(row, "Application"),
     )
 
 
@@ -140,13 +131,7 @@ def entry_row(entry: KeyedEntry) -> dict[str, Any]:
     Raises:
         ConfigurationError: an id cannot be one of a row, or the entry is too large for one.
     """
-    check_fits(
-        entry.engine,
-        operation=entry.operation,
-        correlation_id=entry.correlation_id,
-        instance_id=entry.instance_id,
-        item_id=entry.item_id,
-    )
+    check_entry_ids(entry)
     short = {
         "PartitionKey": partition_of(entry.engine),
         "RowKey": entry.key,
@@ -160,30 +145,28 @@ def entry_row(entry: KeyedEntry) -> dict[str, Any]:
         "EntryId": _long(entry.id),
         "ItemId": entry.item_id,
         "Attempt": None if entry.attempt is None else min(entry.attempt, _MOST_INT32),
+        "Application": entry.application,
     }
     texts = {
         "Input": None if entry.input is None else kept(entry.input),
         "Output": None if entry.output is None else kept(entry.output),
         "Error": None if entry.error is None else legible(entry.error),
+        "Traceback": None if entry.traceback is None else legible(entry.traceback),
     }
     return with_texts(_without_none(short), texts, f"The history entry '{entry.key}'")
 
 
-def entry_in(row: TableEntity) -> KeyedEntry:
+def listed_entry_in(row: TableEntity) -> KeyedEntry:
+    """Return the entry in a row, for a listing, which no single row may spoil: what is left of a text is all of it."""
+    return entry_in(row, text_left_in)
+
+
+def entry_in(row: TableEntity, text_in: _TextIn = text_in) -> KeyedEntry:
     """Return the entry in a row.
 
     Raises:
         ConfigurationError: a part of a text is missing.
     """
-    return _entry_in(row, text_in)
-
-
-def listed_entry_in(row: TableEntity) -> KeyedEntry:
-    """Return the entry in a row, for a listing, which no single row may spoil: what is left of a text is all of it."""
-    return _entry_in(row, text_left_in)
-
-
-def _entry_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | None]) -> KeyedEntry:
     put_in, put_out = text_in(row, "Input"), text_in(row, "Output")
     return KeyedEntry(
         key=row["RowKey"],
@@ -196,10 +179,12 @@ def _entry_in(row: TableEntity, text_in: Callable[[TableEntity, str], str | None
         input=None if put_in is None else given(put_in),
         output=None if put_out is None else given(put_out),
         error=text_in(row, "Error"),
+        traceback=text_in(row, "Traceback"),
         created_at=_moment(row, "CreatedAtUtc") or _written_at(row),
         correlation_id=_text(row, "CorrelationId") or "",
         item_id=_text(row, "ItemId"),
         attempt=_number(row, "Attempt"),
+        application=_text(row, "Application"),
     )
 
 

@@ -14,22 +14,19 @@ from ...core.errors import (
     Ambiguous,
     ConfigurationError,
     Conflict,
-    MissingDependencyError,
     StateStoreError,
     Unavailable,
 )
-from ...state.stores._http import SKEW_MARGIN_SECONDS, Call, Place, translated
+from ...core.extras import needed
+from ...lease.stores._http import SKEW_MARGIN_SECONDS, Call, Place, translated
+from ...records.row_keys import is_table_key
 
-try:
+with needed("Engine tables in Azure need azure-data-tables", "azure"):
     from azure.core import MatchConditions
     from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
     from azure.data.tables import TableClient, TableEntity, UpdateMode
 
-    from ...state.stores._azure import OneAttempt, code_of
-except ImportError as error:
-    raise MissingDependencyError(
-        "Engine tables in Azure need azure-data-tables: run \"pip install 'holdfast[azure]'\"."
-    ) from error
+    from ...lease.stores._azure import OneAttempt, code_of
 
 Comparison = tuple[str, str, Any]
 IS_NOT = "is not"
@@ -100,7 +97,9 @@ class AzureTable:
         return self._clock.now() + (ahead if abs(ahead.total_seconds()) > SKEW_MARGIN_SECONDS else timedelta())
 
     def get(self, partition: str, row: str) -> TableEntity | None:
-        """Return one row."""
+        """Return one row; what cannot be a key is the key of none."""
+        if not is_table_key(partition) or not is_table_key(row):
+            return None
         with self._calling("read", row) as attempt:
             try:
                 return self._client.get_entity(partition, row, **attempt.options)
@@ -138,15 +137,33 @@ class AzureTable:
         self._settle(merge, marked)
         return TableEntity({**found, **marked})
 
-    def forget(self, wanted: Sequence[Comparison], name: str, before: datetime) -> int:
+    def change_without(self, found: TableEntity, changes: Mapping[str, Any], without: Sequence[str]) -> TableEntity:
+        """Set some properties of a row as it was read, and take others away; return it as it is then.
+
+        Raises:
+            Conflict: it was changed since, or is gone; nothing was changed.
+        """
+        left = {name: value for name, value in found.items() if name not in without}
+        marked = {**left, **changes, CHANGE_ID: new_id()}
+
+        def replace() -> None:
+            with self._calling("replace", found["RowKey"]) as attempt:
+                self._client.update_entity(marked, mode=UpdateMode.REPLACE, **_unmodified(found), **attempt.options)
+
+        self._settle(replace, marked)
+        return TableEntity(marked)
+
+    def forget(self, wanted: Sequence[Comparison], name: str, before: datetime, unless: str | None = None) -> int:
         """Delete the rows that fit and whose moment of that name is before another; return how many.
 
-        Several processes may do so at once. One that dies has deleted what it has deleted.
+        Rows that have the property ``unless`` stay. Several processes may do so at once. One that dies has deleted what
+        it has deleted.
         """
         if before <= EARLIEST:
             return 0
-        rows = self.rows(Condition.all_of([*wanted, (name, "le", before)]), select=[*_KEYS, name])
-        old = (row for row in rows if is_before(row, name, before))
+        others = [] if unless is None else [unless]
+        rows = self.rows(Condition.all_of([*wanted, (name, "le", before)]), select=[*_KEYS, name, *others])
+        old = (row for row in rows if is_before(row, name, before) and not any(row.get(each) for each in others))
         count = 0
         for _, of_one_partition in groupby(old, lambda row: row["PartitionKey"]):
             while some := list(islice(of_one_partition, _MOST_IN_A_TRANSACTION)):

@@ -11,38 +11,47 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ...records.dead_letters import LetterFilter
-from ...records.history import HistoryFilter
+from ...records.filters import RecordFilter
 from ...records.paging import Page, checked_limit, position_in, token_of, wrong_token
-from ...records.row_keys import is_table_key
+from ...records.row_keys import encoded, is_table_key
 from ...records.times import utc_moment
 from .azure_table import EARLIEST, AzureTable, Comparison, Condition
 
 Row = Any  # the SDK's entity: a dictionary
 _MOST_READ = 5_000
 _LARGEST_REQUEST = 1_000
+_NOT_READABLE = "Unknown"  # a status that the service cannot ask for
 _Item = TypeVar("_Item")
+_Filter = TypeVar("_Filter", bound=RecordFilter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing(Generic[_Item]):
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[_Item, _Filter]):
     """What is to be listed.
 
     Attributes:
         kind: what the rows are, for the token and for people.
-        partition: the only partition wanted; None for all.
-        comparisons: what the service is asked to filter by.
+        wanted: which of them.
+        comparisons: what the service is asked to filter by, beside the partition.
         item_in: makes what is listed from a row.
         is_wanted: says of what was made whether it is wanted, whatever the service thought.
-        is_sparse: whether few of the rows that the service gives may be wanted.
     """
 
     kind: str
-    partition: str | None
+    wanted: _Filter
     comparisons: Sequence[Comparison]
     item_in: Callable[[Row], _Item]
-    is_wanted: Callable[[_Item], bool]
-    is_sparse: bool = False
+    is_wanted: Callable[[_Item, _Filter], bool]
+
+    @property
+    def partition(self) -> str | None:
+        """Return the only partition wanted; None for all."""
+        return None if self.wanted.engine is None else encoded(self.wanted.engine)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Return whether few of the rows that the service gives may be wanted."""
+        return self.wanted.error is not None or self.wanted.status == _NOT_READABLE
 
     def page(self, table: AzureTable, limit: int, after: str | None) -> Page[_Item]:
         """Return the first rows that are wanted, or those behind the token ``after``.
@@ -56,7 +65,7 @@ class Listing(Generic[_Item]):
         last = ""
         for count, row in enumerate(self._rows(table, after, page_size), start=1):
             item = self.item_in(row)
-            if self.is_wanted(item):
+            if self.is_wanted(item, self.wanted):
                 if len(found) == most:
                     return Page(found, last)
                 found.append(item)
@@ -80,7 +89,7 @@ class Listing(Generic[_Item]):
         return [[("PartitionKey", "eq", partition), ("RowKey", "gt", row)], *rest]
 
 
-def between(name: str, wanted: LetterFilter | HistoryFilter) -> list[Comparison]:
+def between(name: str, wanted: RecordFilter) -> list[Comparison]:
     """Return what the service is asked about dates: a little too much, as not every one is precise to the microsecond.
 
     Azure's calendar begins in 1601, and so does the filter.

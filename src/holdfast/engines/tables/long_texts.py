@@ -81,6 +81,13 @@ def text_left_in(properties: Mapping[str, Any], name: str) -> str | None:
         return "".join(str(each) for each in _present(properties, name))
 
 
+def properties_of(properties: Mapping[str, Any], name: str) -> list[str]:
+    """Return the names of all properties that a text lies in."""
+    laid_out = [name, name + _PACKED]
+    named = [_property(each, number) for each in laid_out for number in range(_count(properties, each))]
+    return [each for each in (*named, *(each + _PARTS for each in laid_out)) if each in properties]
+
+
 def size_of(properties: Mapping[str, Any]) -> int:
     """Return how many bytes an entity takes in the table, by the rule of Azure's documentation."""
     keys = ("PartitionKey", "RowKey")

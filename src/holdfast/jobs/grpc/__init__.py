@@ -6,9 +6,7 @@ nowhere else. ``client`` runs handlers with the same worker that runs beside the
 
 from __future__ import annotations
 
-from ...core.errors import MissingDependencyError
+from ...core.extras import needed
 
-try:
+with needed("Remote workers need grpcio", "grpc"):
     import grpc as _grpc  # noqa: F401 - asked for here, so that the modules below need not
-except ImportError as error:
-    raise MissingDependencyError("Remote workers need grpcio: run \"pip install 'holdfast[grpc]'\".") from error

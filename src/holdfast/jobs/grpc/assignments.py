@@ -1,43 +1,15 @@
 """A claimed job on its way from the server to the worker.
 
-The receipt is what the server wants to know again when the job is reported, and does not want to remember meanwhile:
-whether the job's unique key outlives it, and its correlation id, under which the history finds a success that was
-reported before. In the worker it travels inside the claim, so that the worker need not know of it.
+In the worker its receipt travels inside the claim, so that the worker need not know of it.
 """
 
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
-from ...core.errors import PayloadError
 from ..model import Attempt, Claim, ClaimedJob, JobId
 from . import holdfast_jobs_pb2 as wire
 from .moments import moment_of, timestamp_of
-
-_KEEPS_KEY, _FREES_KEY = "1", "0"
-
-
-class Receipt(NamedTuple):
-    """What a report of a success must bring back."""
-
-    keeps_key: bool
-    correlation_id: str
-
-    def __str__(self) -> str:
-        return f"{_KEEPS_KEY if self.keeps_key else _FREES_KEY}:{self.correlation_id}"
-
-    @classmethod
-    def read(cls, what: str, text: str) -> Receipt:
-        """Return the receipt of an assignment.
-
-        Raises:
-            PayloadError: it was not copied from one.
-        """
-        flag, colon, correlation_id = text.partition(":")
-        if not colon or flag not in (_KEEPS_KEY, _FREES_KEY):
-            raise PayloadError(f"{what} has no receipt, or not that of its assignment. Copy it from there.")
-        return cls(flag == _KEEPS_KEY, correlation_id)
 
 
 class RemoteClaim(Claim):
@@ -60,7 +32,7 @@ class RemoteJob(ClaimedJob):
         return claim
 
 
-def assignment_of(job: ClaimedJob, suspicions: int = 0) -> wire.JobAssignment:
+def assignment_of(job: ClaimedJob, receipt: str, suspicions: int = 0) -> wire.JobAssignment:
     """Return the message that assigns a job; with suspicions, one that the worker is to test."""
     return wire.JobAssignment(
         job_id=job.id,
@@ -78,7 +50,7 @@ def assignment_of(job: ClaimedJob, suspicions: int = 0) -> wire.JobAssignment:
         run_at=None if job.run_at is None else timestamp_of(job.run_at),
         created_at=timestamp_of(job.created_at),
         limit_key=job.limit_key,
-        receipt=str(Receipt(job.unique_seconds is not None, job.correlation_id)),
+        receipt=receipt,
         is_suspect=suspicions > 0,
         suspicions=suspicions,
     )

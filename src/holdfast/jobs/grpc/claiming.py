@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...core.clock import Clock
 from ..announcement import Operations
 from ..claiming import Claiming
@@ -25,16 +27,27 @@ class StreamClaims:
 
     def suspects_of(self, owner: WorkerId, announced: Operations, worker_tests: bool) -> StreamSuspects:
         """Return the tests of a worker's stream."""
-        return StreamSuspects(self._store, owner, announced, self._clock, worker_tests=worker_tests)
+        return StreamSuspects(self._store, self._claiming, owner, announced, self._clock, worker_tests=worker_tests)
 
-    def claim(self, owner: WorkerId, announced: Operations, capacity: int) -> list[ClaimedJob]:
+    def opens_in(self, topics: Iterable[str]) -> float:
+        """Return in how many seconds a rate lets another job of some topics start, infinity when it keeps none."""
+        return self._claiming.opens_in_seconds(topics)
+
+    def claim(self, owner: WorkerId, announced: Operations, capacity: int, reports_begin: bool) -> list[ClaimedJob]:
         """Claim up to ``capacity`` jobs.
 
+        What may run once counts as begun as soon as it is sent to a worker that does not tell when it begins [ONCE-1].
+
         Raises:
-            Unavailable, Ambiguous: what is ready in a topic could not be read; nothing was claimed.
+            Unavailable, Ambiguous: what is ready in a topic could not be read, and nothing was claimed; or what was
+                claimed must not be sent, and comes back when its lease runs out.
         """
         wanted = {
             topic: self._store.ready_operations(topic) if operations is None else operations
             for topic, operations in announced.items()
         }
-        return [job for jobs in self._claiming.claim(owner, wanted, capacity) for job in jobs]
+        claimed = [job for jobs in self._claiming.claim(owner, wanted, capacity) for job in jobs]
+        once = [] if reports_begin else [job.claim for job in claimed if job.max_attempts == 1]
+        if once:
+            self._store.may_have_begun(owner, once)
+        return claimed

@@ -7,26 +7,31 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
+from ...core.keywords import require_known, takes
 from ...core.signals import StopSignals
 from ...core.telemetry import MetricsCollector
 from ..correlation import current_correlation_id
-from ..definition import JobDefinition
+from ..definition import EnqueueSettings, JobDefinition
 from ..model import Enqueued, JobId, WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
 from ..running import JobHandler
-from ..settings import JobSettings, checked_moment, checked_topic
-from ..worker import JobWorker, WorkerSettings
+from ..settings import JobSettings, WorkerSettings, checked_moment, checked_topic
+from ..worker import JobWorker
 from . import holdfast_jobs_pb2 as wire
 from .connection import RemoteConnection
 from .new_jobs import new_job_message
 from .remote_store import RemoteJobStore
 from .security import ClientTls
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..options import RemoteEnqueueOptions
 
 __all__ = ["ClientTls", "RemoteQueue", "RemoteWorker", "remote_job"]
 
@@ -159,23 +164,13 @@ class RemoteQueue:
         """End the connection."""
         self._connection.close()
 
+    @takes(EnqueueSettings, max_attempts=None, lease_seconds=None)
     def enqueue(
         self,
         topic: str,
         operation: str,
         arguments: Mapping[str, object] | None = None,
-        *,
-        run_at: datetime | None = None,
-        delay_seconds: float | None = None,
-        priority: int | None = None,
-        max_attempts: int | None = None,
-        lease_seconds: float | None = None,
-        unique_key: str | None = None,
-        unique_seconds: float | None = None,
-        key: str | None = None,
-        correlation_id: str | None = None,
-        instance_id: str | None = None,
-        tags: Sequence[str] | None = None,
+        **options: Unpack[RemoteEnqueueOptions],
     ) -> Enqueued:
         """Add a job. What is left out is as the server's application declares it, else as for any job.
 
@@ -186,22 +181,17 @@ class RemoteQueue:
             PayloadError: the arguments are not JSON, too large, or do not fit the handler.
             Ambiguous: the answer was lost; the job may or may not be there. A unique key makes a retry safe.
         """
-        if run_at is not None and delay_seconds is not None:
+        require_known("enqueue", options, EnqueueSettings, others=("lease_seconds",))
+        given: dict[str, object] = {**options}
+        run_at = given.get("run_at")
+        if run_at is not None and given.get("delay_seconds") is not None:
             raise ConfigurationError("run_at and delay_seconds both say when a job is to run. Give one of them.")
-        options = {
+        given |= {
             "run_at": None if run_at is None else checked_moment("run_at", run_at),
-            "delay_seconds": delay_seconds,
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "lease_seconds": lease_seconds,
-            "unique_key": unique_key,
-            "unique_seconds": unique_seconds,
-            "limit_key": key,
-            "correlation_id": correlation_id or current_correlation_id.get(),
-            "instance_id": instance_id,
-            "tags": tags,
+            "limit_key": given.pop("key", None),
+            "correlation_id": options.get("correlation_id") or current_correlation_id.get(),
         }
-        answer = self._send([new_job_message(topic, operation, arguments or {}, options)])
+        answer = self._send([new_job_message(topic, operation, arguments or {}, given)])
         return Enqueued(JobId(answer.job.job_id), answer.job.correlation_id, answer.job.is_new)
 
     def enqueue_many(self, topic: str, operation: str, arguments: Iterable[Mapping[str, object]]) -> int:

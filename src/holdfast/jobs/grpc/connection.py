@@ -16,7 +16,7 @@ from ...core.errors import (
     JobError,
     PayloadError,
 )
-from .holdfast_jobs_pb2_grpc import JobsStub
+from .calls import stub
 from .security import ClientTls, check_sending
 
 MOST_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -80,7 +80,7 @@ class RemoteConnection:
         self.metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         self._timeout_seconds = timeout_seconds
         self._channel = _channel(target, tls)
-        self.stub: Any = JobsStub(self._channel)  # type: ignore[no-untyped-call] # generated
+        self.stub: Any = stub(self._channel)
 
     def call(self, method: str, request: Any) -> Any:
         """Call and return the answer.

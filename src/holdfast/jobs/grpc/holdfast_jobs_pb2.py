@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&holdfast/jobs/grpc/holdfast_jobs.proto\x12\x10holdfast.jobs.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"n\n\rWorkerMessage\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.holdfast.jobs.v1.StartH\x00\x12(\n\x05grant\x18\x02 \x01(\x0b\x32\x17.holdfast.jobs.v1.GrantH\x00\x42\t\n\x07message\"\x81\x01\n\x05Start\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x0e\n\x06\x63redit\x18\x03 \x01(\r\x12\x30\n\noperations\x18\x04 \x03(\x0b\x32\x1c.holdfast.jobs.v1.Operations\x12\x16\n\x0etests_suspects\x18\n \x01(\x08\"*\n\nOperations\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\"/\n\x05Grant\x12\x0e\n\x06\x63redit\x18\x01 \x01(\r\x12\x16\n\x0etests_suspects\x18\n \x01(\x08\"\x80\x01\n\rServerMessage\x12\x35\n\nassignment\x18\x01 \x01(\x0b\x32\x1f.holdfast.jobs.v1.JobAssignmentH\x00\x12-\n\x08\x62\x65\x61t_now\x18\x02 \x01(\x0b\x32\x19.holdfast.jobs.v1.BeatNowH\x00\x42\t\n\x07message\"\t\n\x07\x42\x65\x61tNow\"\xd5\x03\n\rJobAssignment\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x11\n\toperation\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\t\x12\x16\n\x0e\x63orrelation_id\x18\x06 \x01(\t\x12\x15\n\rlease_seconds\x18\x07 \x01(\x01\x12\x10\n\x08\x66\x61ilures\x18\x08 \x01(\x05\x12\x19\n\x0cmax_attempts\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04tags\x18\n \x03(\t\x12\x18\n\x0binstance_id\x18\x0b \x01(\tH\x01\x88\x01\x01\x12\x10\n\x08priority\x18\x0c \x01(\x05\x12*\n\x06run_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ncreated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\tlimit_key\x18\x0f \x01(\tH\x02\x88\x01\x01\x12\x0f\n\x07receipt\x18\x10 \x01(\t\x12\x12\n\nis_suspect\x18\x14 \x01(\x08\x12\x12\n\nsuspicions\x18\x15 \x01(\x05\x42\x0f\n\r_max_attemptsB\x0e\n\x0c_instance_idB\x0c\n\n_limit_key\"K\n\x10HeartbeatRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\'\n\x04jobs\x18\x02 \x03(\x0b\x32\x19.holdfast.jobs.v1.HeldJob\"t\n\x07HeldJob\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x15\n\x08progress\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tis_tested\x18\n \x01(\x08H\x01\x88\x01\x01\x42\x0b\n\t_progressB\x0c\n\n_is_tested\"=\n\x11HeartbeatResponse\x12(\n\x04jobs\x18\x01 \x03(\x0b\x32\x1a.holdfast.jobs.v1.JobState\"j\n\x08JobState\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07is_held\x18\x03 \x01(\x08\x12\x1a\n\rcancel_reason\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x10\n\x0e_cancel_reason\"O\n\x13ReportResultRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12(\n\x06report\x18\x02 \x01(\x0b\x32\x18.holdfast.jobs.v1.Report\"B\n\x14ReportResultResponse\x12*\n\x07outcome\x18\x01 \x01(\x0b\x32\x19.holdfast.jobs.v1.Outcome\"Q\n\x14ReportResultsRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12)\n\x07reports\x18\x02 \x03(\x0b\x32\x18.holdfast.jobs.v1.Report\"D\n\x15ReportResultsResponse\x12+\n\x08outcomes\x18\x01 \x03(\x0b\x32\x19.holdfast.jobs.v1.Outcome\"\x94\x02\n\x06Report\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12\x13\n\x0b\x64uration_ms\x18\x04 \x01(\x03\x12\x30\n\tsucceeded\x18\x05 \x01(\x0b\x32\x1b.holdfast.jobs.v1.SucceededH\x00\x12*\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x18.holdfast.jobs.v1.FailedH\x00\x12-\n\x08put_back\x18\x07 \x01(\x0b\x32\x19.holdfast.jobs.v1.PutBackH\x00\x12,\n\x07stopped\x18\x08 \x01(\x0b\x32\x19.holdfast.jobs.v1.StoppedH\x00\x42\x08\n\x06result\"+\n\tSucceeded\x12\x13\n\x06output\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_output\"]\n\x06\x46\x61iled\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x1d\n\x10retry_in_seconds\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08is_final\x18\x03 \x01(\x08\x42\x13\n\x11_retry_in_seconds\":\n\x07PutBack\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x13\n\x06reason\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_reason\"\t\n\x07Stopped\"O\n\x07Outcome\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0bis_accepted\x18\x03 \x01(\x08\x12\x0e\n\x06status\x18\x04 \x01(\t\"8\n\x0e\x45nqueueRequest\x12&\n\x04jobs\x18\x01 \x03(\x0b\x32\x18.holdfast.jobs.v1.NewJob\"\xdc\x04\n\x06NewJob\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\toperation\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\t\x12,\n\x06run_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12\x17\n\rdelay_seconds\x18\x05 \x01(\x01H\x00\x12\x15\n\x08priority\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x1a\n\rlease_seconds\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12\x1f\n\x12retry_base_seconds\x18\t \x01(\x01H\x04\x88\x01\x01\x12\x1e\n\x11retry_max_seconds\x18\n \x01(\x01H\x05\x88\x01\x01\x12\x17\n\nunique_key\x18\x0b \x01(\tH\x06\x88\x01\x01\x12\x1b\n\x0eunique_seconds\x18\x0c \x01(\x01H\x07\x88\x01\x01\x12\x16\n\tlimit_key\x18\r \x01(\tH\x08\x88\x01\x01\x12\x1b\n\x0e\x63orrelation_id\x18\x0e \x01(\tH\t\x88\x01\x01\x12\x18\n\x0binstance_id\x18\x0f \x01(\tH\n\x88\x01\x01\x12\x0c\n\x04tags\x18\x10 \x03(\tB\x06\n\x04whenB\x0b\n\t_priorityB\x0f\n\r_max_attemptsB\x10\n\x0e_lease_secondsB\x15\n\x13_retry_base_secondsB\x14\n\x12_retry_max_secondsB\r\n\x0b_unique_keyB\x11\n\x0f_unique_secondsB\x0c\n\n_limit_keyB\x11\n\x0f_correlation_idB\x0e\n\x0c_instance_id\"L\n\x0f\x45nqueueResponse\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x03\x12*\n\x03job\x18\x02 \x01(\x0b\x32\x1d.holdfast.jobs.v1.EnqueuedJob\"E\n\x0b\x45nqueuedJob\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x16\n\x0e\x63orrelation_id\x18\x02 \x01(\t\x12\x0e\n\x06is_new\x18\x03 \x01(\x08\x32\xc1\x03\n\x04Jobs\x12R\n\nStreamJobs\x12\x1f.holdfast.jobs.v1.WorkerMessage\x1a\x1f.holdfast.jobs.v1.ServerMessage(\x01\x30\x01\x12T\n\tHeartbeat\x12\".holdfast.jobs.v1.HeartbeatRequest\x1a#.holdfast.jobs.v1.HeartbeatResponse\x12]\n\x0cReportResult\x12%.holdfast.jobs.v1.ReportResultRequest\x1a&.holdfast.jobs.v1.ReportResultResponse\x12`\n\rReportResults\x12&.holdfast.jobs.v1.ReportResultsRequest\x1a\'.holdfast.jobs.v1.ReportResultsResponse\x12N\n\x07\x45nqueue\x12 .holdfast.jobs.v1.EnqueueRequest\x1a!.holdfast.jobs.v1.EnqueueResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&holdfast/jobs/grpc/holdfast_jobs.proto\x12\x10holdfast.jobs.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"n\n\rWorkerMessage\x12(\n\x05start\x18\x01 \x01(\x0b\x32\x17.holdfast.jobs.v1.StartH\x00\x12(\n\x05grant\x18\x02 \x01(\x0b\x32\x17.holdfast.jobs.v1.GrantH\x00\x42\t\n\x07message\"\x81\x01\n\x05Start\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x03(\t\x12\x0e\n\x06\x63redit\x18\x03 \x01(\r\x12\x30\n\noperations\x18\x04 \x03(\x0b\x32\x1c.holdfast.jobs.v1.Operations\x12\x16\n\x0etests_suspects\x18\n \x01(\x08\"*\n\nOperations\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\"/\n\x05Grant\x12\x0e\n\x06\x63redit\x18\x01 \x01(\r\x12\x16\n\x0etests_suspects\x18\n \x01(\x08\"\x80\x01\n\rServerMessage\x12\x35\n\nassignment\x18\x01 \x01(\x0b\x32\x1f.holdfast.jobs.v1.JobAssignmentH\x00\x12-\n\x08\x62\x65\x61t_now\x18\x02 \x01(\x0b\x32\x19.holdfast.jobs.v1.BeatNowH\x00\x42\t\n\x07message\"\t\n\x07\x42\x65\x61tNow\"\xd5\x03\n\rJobAssignment\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x11\n\toperation\x18\x04 \x01(\t\x12\x0f\n\x07payload\x18\x05 \x01(\t\x12\x16\n\x0e\x63orrelation_id\x18\x06 \x01(\t\x12\x15\n\rlease_seconds\x18\x07 \x01(\x01\x12\x10\n\x08\x66\x61ilures\x18\x08 \x01(\x05\x12\x19\n\x0cmax_attempts\x18\t \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04tags\x18\n \x03(\t\x12\x18\n\x0binstance_id\x18\x0b \x01(\tH\x01\x88\x01\x01\x12\x10\n\x08priority\x18\x0c \x01(\x05\x12*\n\x06run_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\ncreated_at\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x16\n\tlimit_key\x18\x0f \x01(\tH\x02\x88\x01\x01\x12\x0f\n\x07receipt\x18\x10 \x01(\t\x12\x12\n\nis_suspect\x18\x14 \x01(\x08\x12\x12\n\nsuspicions\x18\x15 \x01(\x05\x42\x0f\n\r_max_attemptsB\x0e\n\x0c_instance_idB\x0c\n\n_limit_key\"K\n\x10HeartbeatRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\'\n\x04jobs\x18\x02 \x03(\x0b\x32\x19.holdfast.jobs.v1.HeldJob\"\x85\x01\n\x07HeldJob\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x15\n\x08progress\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07receipt\x18\x04 \x01(\t\x12\x16\n\tis_tested\x18\n \x01(\x08H\x01\x88\x01\x01\x42\x0b\n\t_progressB\x0c\n\n_is_tested\"=\n\x11HeartbeatResponse\x12(\n\x04jobs\x18\x01 \x03(\x0b\x32\x1a.holdfast.jobs.v1.JobState\"j\n\x08JobState\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07is_held\x18\x03 \x01(\x08\x12\x1a\n\rcancel_reason\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x10\n\x0e_cancel_reason\"O\n\x13ReportResultRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12(\n\x06report\x18\x02 \x01(\x0b\x32\x18.holdfast.jobs.v1.Report\"B\n\x14ReportResultResponse\x12*\n\x07outcome\x18\x01 \x01(\x0b\x32\x19.holdfast.jobs.v1.Outcome\"Q\n\x14ReportResultsRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12)\n\x07reports\x18\x02 \x03(\x0b\x32\x18.holdfast.jobs.v1.Report\"D\n\x15ReportResultsResponse\x12+\n\x08outcomes\x18\x01 \x03(\x0b\x32\x19.holdfast.jobs.v1.Outcome\"\x94\x02\n\x06Report\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07receipt\x18\x03 \x01(\t\x12\x13\n\x0b\x64uration_ms\x18\x04 \x01(\x03\x12\x30\n\tsucceeded\x18\x05 \x01(\x0b\x32\x1b.holdfast.jobs.v1.SucceededH\x00\x12*\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x18.holdfast.jobs.v1.FailedH\x00\x12-\n\x08put_back\x18\x07 \x01(\x0b\x32\x19.holdfast.jobs.v1.PutBackH\x00\x12,\n\x07stopped\x18\x08 \x01(\x0b\x32\x19.holdfast.jobs.v1.StoppedH\x00\x42\x08\n\x06result\"+\n\tSucceeded\x12\x13\n\x06output\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_output\"]\n\x06\x46\x61iled\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x1d\n\x10retry_in_seconds\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08is_final\x18\x03 \x01(\x08\x42\x13\n\x11_retry_in_seconds\"M\n\x07PutBack\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x13\n\x06reason\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x11\n\tis_misfit\x18\x03 \x01(\x08\x42\t\n\x07_reason\"\t\n\x07Stopped\"O\n\x07Outcome\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x13\n\x0bis_accepted\x18\x03 \x01(\x08\x12\x0e\n\x06status\x18\x04 \x01(\t\"8\n\x0e\x45nqueueRequest\x12&\n\x04jobs\x18\x01 \x03(\x0b\x32\x18.holdfast.jobs.v1.NewJob\"\xdc\x04\n\x06NewJob\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\toperation\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\t\x12,\n\x06run_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12\x17\n\rdelay_seconds\x18\x05 \x01(\x01H\x00\x12\x15\n\x08priority\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x1a\n\rlease_seconds\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12\x1f\n\x12retry_base_seconds\x18\t \x01(\x01H\x04\x88\x01\x01\x12\x1e\n\x11retry_max_seconds\x18\n \x01(\x01H\x05\x88\x01\x01\x12\x17\n\nunique_key\x18\x0b \x01(\tH\x06\x88\x01\x01\x12\x1b\n\x0eunique_seconds\x18\x0c \x01(\x01H\x07\x88\x01\x01\x12\x16\n\tlimit_key\x18\r \x01(\tH\x08\x88\x01\x01\x12\x1b\n\x0e\x63orrelation_id\x18\x0e \x01(\tH\t\x88\x01\x01\x12\x18\n\x0binstance_id\x18\x0f \x01(\tH\n\x88\x01\x01\x12\x0c\n\x04tags\x18\x10 \x03(\tB\x06\n\x04whenB\x0b\n\t_priorityB\x0f\n\r_max_attemptsB\x10\n\x0e_lease_secondsB\x15\n\x13_retry_base_secondsB\x14\n\x12_retry_max_secondsB\r\n\x0b_unique_keyB\x11\n\x0f_unique_secondsB\x0c\n\n_limit_keyB\x11\n\x0f_correlation_idB\x0e\n\x0c_instance_id\"L\n\x0f\x45nqueueResponse\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x03\x12*\n\x03job\x18\x02 \x01(\x0b\x32\x1d.holdfast.jobs.v1.EnqueuedJob\"E\n\x0b\x45nqueuedJob\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x16\n\x0e\x63orrelation_id\x18\x02 \x01(\t\x12\x0e\n\x06is_new\x18\x03 \x01(\x08\x32\xc1\x03\n\x04Jobs\x12R\n\nStreamJobs\x12\x1f.holdfast.jobs.v1.WorkerMessage\x1a\x1f.holdfast.jobs.v1.ServerMessage(\x01\x30\x01\x12T\n\tHeartbeat\x12\".holdfast.jobs.v1.HeartbeatRequest\x1a#.holdfast.jobs.v1.HeartbeatResponse\x12]\n\x0cReportResult\x12%.holdfast.jobs.v1.ReportResultRequest\x1a&.holdfast.jobs.v1.ReportResultResponse\x12`\n\rReportResults\x12&.holdfast.jobs.v1.ReportResultsRequest\x1a\'.holdfast.jobs.v1.ReportResultsResponse\x12N\n\x07\x45nqueue\x12 .holdfast.jobs.v1.EnqueueRequest\x1a!.holdfast.jobs.v1.EnqueueResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,40 +48,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBASSIGNMENT']._serialized_end=1042
   _globals['_HEARTBEATREQUEST']._serialized_start=1044
   _globals['_HEARTBEATREQUEST']._serialized_end=1119
-  _globals['_HELDJOB']._serialized_start=1121
-  _globals['_HELDJOB']._serialized_end=1237
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1239
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1300
-  _globals['_JOBSTATE']._serialized_start=1302
-  _globals['_JOBSTATE']._serialized_end=1408
-  _globals['_REPORTRESULTREQUEST']._serialized_start=1410
-  _globals['_REPORTRESULTREQUEST']._serialized_end=1489
-  _globals['_REPORTRESULTRESPONSE']._serialized_start=1491
-  _globals['_REPORTRESULTRESPONSE']._serialized_end=1557
-  _globals['_REPORTRESULTSREQUEST']._serialized_start=1559
-  _globals['_REPORTRESULTSREQUEST']._serialized_end=1640
-  _globals['_REPORTRESULTSRESPONSE']._serialized_start=1642
-  _globals['_REPORTRESULTSRESPONSE']._serialized_end=1710
-  _globals['_REPORT']._serialized_start=1713
-  _globals['_REPORT']._serialized_end=1989
-  _globals['_SUCCEEDED']._serialized_start=1991
-  _globals['_SUCCEEDED']._serialized_end=2034
-  _globals['_FAILED']._serialized_start=2036
-  _globals['_FAILED']._serialized_end=2129
-  _globals['_PUTBACK']._serialized_start=2131
-  _globals['_PUTBACK']._serialized_end=2189
-  _globals['_STOPPED']._serialized_start=2191
-  _globals['_STOPPED']._serialized_end=2200
-  _globals['_OUTCOME']._serialized_start=2202
-  _globals['_OUTCOME']._serialized_end=2281
-  _globals['_ENQUEUEREQUEST']._serialized_start=2283
-  _globals['_ENQUEUEREQUEST']._serialized_end=2339
-  _globals['_NEWJOB']._serialized_start=2342
-  _globals['_NEWJOB']._serialized_end=2946
-  _globals['_ENQUEUERESPONSE']._serialized_start=2948
-  _globals['_ENQUEUERESPONSE']._serialized_end=3024
-  _globals['_ENQUEUEDJOB']._serialized_start=3026
-  _globals['_ENQUEUEDJOB']._serialized_end=3095
-  _globals['_JOBS']._serialized_start=3098
-  _globals['_JOBS']._serialized_end=3547
+  _globals['_HELDJOB']._serialized_start=1122
+  _globals['_HELDJOB']._serialized_end=1255
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1257
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1318
+  _globals['_JOBSTATE']._serialized_start=1320
+  _globals['_JOBSTATE']._serialized_end=1426
+  _globals['_REPORTRESULTREQUEST']._serialized_start=1428
+  _globals['_REPORTRESULTREQUEST']._serialized_end=1507
+  _globals['_REPORTRESULTRESPONSE']._serialized_start=1509
+  _globals['_REPORTRESULTRESPONSE']._serialized_end=1575
+  _globals['_REPORTRESULTSREQUEST']._serialized_start=1577
+  _globals['_REPORTRESULTSREQUEST']._serialized_end=1658
+  _globals['_REPORTRESULTSRESPONSE']._serialized_start=1660
+  _globals['_REPORTRESULTSRESPONSE']._serialized_end=1728
+  _globals['_REPORT']._serialized_start=1731
+  _globals['_REPORT']._serialized_end=2007
+  _globals['_SUCCEEDED']._serialized_start=2009
+  _globals['_SUCCEEDED']._serialized_end=2052
+  _globals['_FAILED']._serialized_start=2054
+  _globals['_FAILED']._serialized_end=2147
+  _globals['_PUTBACK']._serialized_start=2149
+  _globals['_PUTBACK']._serialized_end=2226
+  _globals['_STOPPED']._serialized_start=2228
+  _globals['_STOPPED']._serialized_end=2237
+  _globals['_OUTCOME']._serialized_start=2239
+  _globals['_OUTCOME']._serialized_end=2318
+  _globals['_ENQUEUEREQUEST']._serialized_start=2320
+  _globals['_ENQUEUEREQUEST']._serialized_end=2376
+  _globals['_NEWJOB']._serialized_start=2379
+  _globals['_NEWJOB']._serialized_end=2983
+  _globals['_ENQUEUERESPONSE']._serialized_start=2985
+  _globals['_ENQUEUERESPONSE']._serialized_end=3061
+  _globals['_ENQUEUEDJOB']._serialized_start=3063
+  _globals['_ENQUEUEDJOB']._serialized_end=3132
+  _globals['_JOBS']._serialized_start=3135
+  _globals['_JOBS']._serialized_end=3584
 # @@protoc_insertion_point(module_scope)

@@ -108,16 +108,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[HeldJob, _Mapping]]] = ...) -> None: ...
 
 class HeldJob(_message.Message):
-    __slots__ = ("job_id", "attempt", "progress", "is_tested")
+    __slots__ = ("job_id", "attempt", "progress", "receipt", "is_tested")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     IS_TESTED_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     attempt: int
     progress: str
+    receipt: str
     is_tested: bool
-    def __init__(self, job_id: _Optional[int] = ..., attempt: _Optional[int] = ..., progress: _Optional[str] = ..., is_tested: bool = ...) -> None: ...
+    def __init__(self, job_id: _Optional[int] = ..., attempt: _Optional[int] = ..., progress: _Optional[str] = ..., receipt: _Optional[str] = ..., is_tested: bool = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("jobs",)
@@ -202,12 +204,14 @@ class Failed(_message.Message):
     def __init__(self, error: _Optional[str] = ..., retry_in_seconds: _Optional[float] = ..., is_final: bool = ...) -> None: ...
 
 class PutBack(_message.Message):
-    __slots__ = ("seconds", "reason")
+    __slots__ = ("seconds", "reason", "is_misfit")
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_MISFIT_FIELD_NUMBER: _ClassVar[int]
     seconds: float
     reason: str
-    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    is_misfit: bool
+    def __init__(self, seconds: _Optional[float] = ..., reason: _Optional[str] = ..., is_misfit: bool = ...) -> None: ...
 
 class Stopped(_message.Message):
     __slots__ = ()

@@ -18,7 +18,9 @@ from ..payload import MAX_PAYLOAD_BYTES
 from ..settings import (
     JobSettings,
     checked_key,
+    checked_lease,
     checked_max_attempts,
+    checked_moment,
     checked_priority,
     checked_seconds,
     checked_tags,
@@ -77,13 +79,13 @@ class NewJobReader:
         if not isinstance(found, dict):
             raise PayloadError(f"{what} is a JSON {type(found).__name__}, not an object of argument names and values.")
         if declared is not None:
-            declared.codec.decode(payload)
+            declared.codec.require_exact(payload)
         return payload
 
     def _run_at(self, what: str, message: wire.NewJob) -> datetime | None:
         match message.WhichOneof("when"):
             case "run_at":
-                return moment_of(f"{what}: run_at", message.run_at)
+                return checked_moment(f"{what}: run_at", moment_of(f"{what}: run_at", message.run_at))
             case "delay_seconds":
                 seconds = checked_seconds(f"{what}: delay_seconds", message.delay_seconds)
                 return self._now() + timedelta(seconds=seconds)
@@ -98,7 +100,7 @@ def _settings(what: str, message: wire.NewJob, defaults: JobSettings) -> dict[st
         given["max_attempts"] = checked_max_attempts(given["max_attempts"] or None)
     for name in ("lease_seconds", "retry_base_seconds", "retry_max_seconds"):
         if name in given:
-            checked_seconds(f"{what}: {name}", given[name])
+            (checked_lease if name == "lease_seconds" else checked_seconds)(f"{what}: {name}", given[name])
     return {**{name: getattr(defaults, name) for name in _SETTINGS}, **given, **_window(what, message, defaults)}
 
 

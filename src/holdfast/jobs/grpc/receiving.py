@@ -16,7 +16,7 @@ import grpc
 
 from ...core.clock import Clock
 from ...core.retry import RetryPolicy
-from ..model import Claim, ClaimedJob, Wanted, WorkerId
+from ..model import Claim, ClaimedJob, JobId, Wanted, WorkerId
 from . import holdfast_jobs_pb2 as wire
 from .assignments import RemoteJob, job_of
 from .connection import RemoteConnection, error_of
@@ -100,16 +100,24 @@ class Receiving:
         """Return whether a suspect has arrived, or another is to be asked for."""
         return bool(self._suspects) or not self._is_asked
 
-    def take_suspect(self) -> RemoteJob | None:
+    def next_suspect(self) -> RemoteJob | None:
         """Return the suspect that has arrived; when there is none, the last test is over, and another is asked for."""
         with self._lock:
             if self._suspects:
-                self._is_asked = False
-                return self._suspects.pop(next(iter(self._suspects)))
+                return next(iter(self._suspects.values()))
             if not self._is_asked and not self._stop.is_set():
                 self._is_asked = True
                 self._grants.put(wire.Grant(tests_suspects=True))
         return None
+
+    def take_suspect(self, job_id: JobId) -> RemoteJob | None:
+        """Take a suspect that has arrived; None when it was lost meanwhile."""
+        with self._lock:
+            claim = next((claim for claim in self._suspects if claim.id == job_id), None)
+            if claim is None:
+                return None
+            self._is_asked = False
+            return self._suspects.pop(claim)
 
     def take_all(self) -> list[RemoteJob]:
         """Return everything that has arrived, and ask for nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy.engine import Connection
 
@@ -23,13 +23,14 @@ from ..model import (
     Stopped,
     Success,
     Suspect,
+    WaitingSuspect,
     Wanted,
     WorkerId,
 )
 from ..payload import MAX_PAYLOAD_BYTES
 from ..reporter import Report
 from . import holdfast_jobs_pb2 as wire
-from .assignments import RemoteJob
+from .assignments import RemoteClaim, RemoteJob
 from .connection import RemoteConnection
 from .receiving import Receiving
 from .reports import message_of
@@ -109,8 +110,11 @@ class RemoteJobStore:
         """Return nothing: the server keeps the limits."""
         return []
 
+    def rate_opens_in(self, topic: str) -> None:
+        """Return None: the server keeps the limits."""
+
     def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
-        """Do nothing: the stream told the server, which announces it."""
+        """Do nothing: the stream has informed the server, which announces it."""
 
     def withdraw(self, worker: WorkerId) -> None:
         """Do nothing: the server does when the stream ends."""
@@ -127,27 +131,34 @@ class RemoteJobStore:
         """Return whether the server has sent a suspect; it looks itself for what is due."""
         return Due(has_suspects=self._receiving is not None and self._receiving.wants_suspect)
 
-    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
-        """Return the suspect that the server has sent, and ask for another when the last is over.
+    def suspects(self, can_run: Callable[[str, str], bool]) -> list[WaitingSuspect]:
+        """Return the suspect that the server has sent, or ask for another when the last is over.
 
         One that cannot run now is put back.
         """
         assert self._receiving is not None
-        job = self._receiving.take_suspect()
+        job = self._receiving.next_suspect()
         if job is None:
-            return None
-        if not can_run(job.topic, job.operation):
+            return []
+        if can_run(job.topic, job.operation):
+            return [WaitingSuspect(job.id, job.topic, job.operation)]
+        if self._receiving.take_suspect(job.id):
             self._give_back([job])
-            return None
-        return Suspect(job, job.suspicions)
+        return []
+
+    def claim_suspect(self, worker: WorkerId, waiting: WaitingSuspect) -> Suspect | None:
+        """Take the suspect that the server has sent, unless it was lost meanwhile."""
+        assert self._receiving is not None
+        job = self._receiving.take_suspect(waiting.id)
+        return None if job is None else Suspect(job, job.suspicions)
 
     def begin(self, worker: WorkerId, claim: Claim) -> bool:
         """Record that an attempt begins; False when the claim is stale."""
-        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, is_tested=True)])
+        return claim in self._beat([_held(claim, is_tested=True)])
 
     def clear(self, worker: WorkerId, claim: Claim) -> bool:
         """Record that an attempt is not to be charged any more if this worker is lost."""
-        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, is_tested=False)])
+        return claim in self._beat([_held(claim, is_tested=False)])
 
     def give_back_waiting(self) -> None:
         """Give back what the server has sent and nobody has taken."""
@@ -166,9 +177,7 @@ class RemoteJobStore:
         every = list(dict.fromkeys([*claims, *waiting]))
         held: dict[Claim, str | None] = {}
         for start in range(0, len(every), _MOST_BEATS):
-            jobs = [
-                wire.HeldJob(job_id=claim.id, attempt=claim.attempt) for claim in every[start : start + _MOST_BEATS]
-            ]
+            jobs = [_held(claim) for claim in every[start : start + _MOST_BEATS]]
             held |= self._beat(jobs)
         if self._receiving is not None:
             for claim in waiting:
@@ -178,7 +187,7 @@ class RemoteJobStore:
 
     def progress(self, worker: WorkerId, claim: Claim, progress: str | None) -> bool:
         """Extend one lease and say how far the work is; return whether it is still ours."""
-        return claim in self._beat([wire.HeldJob(job_id=claim.id, attempt=claim.attempt, progress=progress)])
+        return claim in self._beat([_held(claim, progress=progress)])
 
     def _beat(self, jobs: Sequence[wire.HeldJob]) -> dict[Claim, str | None]:
         answer: wire.HeartbeatResponse = self._connection.call(
@@ -214,9 +223,12 @@ class RemoteJobStore:
         """End attempts that failed; return what became of those that counted."""
         return {claim: JobStatus(status) for claim, status in self._report(reports).items()}
 
-    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
-        """Give jobs back."""
-        return set(self._report(reports))
+    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> dict[Claim, JobStatus | None]:
+        """Give jobs back; those with a status failed instead."""
+        unbegun = [report.claim for report in reports if report.is_unbegun]
+        if unbegun:
+            self._beat([_held(claim, is_tested=False) for claim in unbegun])
+        return {claim: JobStatus(status) if status else None for claim, status in self._report(reports).items()}
 
     def end_cancelled(self, worker: WorkerId, reports: Sequence[Stopped]) -> set[Claim]:
         """End jobs that were asked to stop and did."""
@@ -265,3 +277,8 @@ def _batches(messages: Sequence[wire.Report]) -> Iterator[list[wire.Report]]:
         size += added
     if batch:
         yield batch
+
+
+def _held(claim: Claim, **said: Any) -> wire.HeldJob:
+    receipt = claim.receipt if isinstance(claim, RemoteClaim) else ""
+    return wire.HeldJob(job_id=claim.id, attempt=claim.attempt, receipt=receipt, **said)

@@ -9,7 +9,8 @@ from ..model import Attempt, Claim, Failure, JobId, PutBack, Stopped, Success
 from ..reporter import Report
 from ..texts import storable
 from . import holdfast_jobs_pb2 as wire
-from .assignments import Receipt, RemoteClaim
+from .assignments import RemoteClaim
+from .receipts import Receipt
 from .texts import checked_json
 
 _MOST_SECONDS = 100 * 366 * 86_400.0
@@ -31,19 +32,17 @@ def claim_of(what: str, message: wire.Report | wire.HeldJob) -> Claim:
     return Claim(JobId(message.job_id), Attempt(message.attempt))
 
 
-def report_of(what: str, message: wire.Report, *, most_bytes: int) -> Report:
+def report_of(what: str, claim: Claim, receipt: Receipt, message: wire.Report, *, most_bytes: int) -> Report:
     """Return the report of a message.
 
     Raises:
         ConfigurationError: a number cannot be used, or nothing says how the attempt ended.
-        PayloadError: the output is not JSON or too large, or a success has no receipt.
+        PayloadError: the output is not JSON or too large.
     """
-    claim = claim_of(what, message)
     what = f"{what}, job {claim.id}"
     duration_ms = max(0, message.duration_ms)
     match message.WhichOneof("result"):
         case "succeeded":
-            receipt = Receipt.read(what, message.receipt)
             output = message.succeeded.output if message.succeeded.HasField("output") else None
             if output is not None:
                 checked_json(f"{what}: its output", output, most_bytes=most_bytes)
@@ -52,7 +51,8 @@ def report_of(what: str, message: wire.Report, *, most_bytes: int) -> Report:
             return _failure_of(what, claim, duration_ms, message.failed)
         case "put_back":
             reason = storable(message.put_back.reason) if message.put_back.HasField("reason") else None
-            return PutBack(claim, _seconds(f"{what}: put_back.seconds", message.put_back.seconds), reason)
+            seconds = _seconds(f"{what}: put_back.seconds", message.put_back.seconds)
+            return PutBack(claim, seconds, reason, is_misfit=message.put_back.is_misfit)
         case "stopped":
             return Stopped(claim, duration_ms)
     raise ConfigurationError(
@@ -100,7 +100,7 @@ def message_of(report: Report, *, most_bytes: int) -> wire.Report:
             )
         case PutBack():
             reason = None if report.reason is None else storable(report.reason)
-            message.put_back.CopyFrom(wire.PutBack(seconds=report.seconds, reason=reason))
+            message.put_back.CopyFrom(wire.PutBack(seconds=report.seconds, reason=reason, is_misfit=report.is_misfit))
         case Stopped():
             message.duration_ms = report.duration_ms
             message.stopped.CopyFrom(wire.Stopped())

@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -24,6 +24,7 @@ from ...core.bearer import read_file
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
+from ...database.rights import FOR_JOBS, require_rights
 from ...runtime.housekeeping import Chore
 from ..announcement import Announcement
 from ..claiming import Claiming
@@ -32,16 +33,21 @@ from ..model import WorkerId
 from ..payload import MAX_PAYLOAD_BYTES
 from ..stores.base import ANNOUNCE_SECONDS, SqlJobStore
 from ..telemetry import WorkerTelemetry
+from .admission import Admission, CallLimits
+from .calls import handlers
 from .claiming import StreamClaims
-from .desk import Desk
-from .holdfast_jobs_pb2_grpc import add_JobsServicer_to_server
+from .receipts import Receipts
 from .security import ServerTls, Tokens, check_listening
-from .service import JobsService, TokenCheck
+from .service import JobsService
+from .store_calls import StoreCalls
 from .streams import Streams
 from .watch import Watch
 
 REPORT_THREADS = 4
 CLAIM_THREADS = 4
+_UNREAD_BYTES = 64 * 1024
+_MOST_OTHER_CALLS = 1000
+HANDSHAKE_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 10
 _KEEPALIVE_TIMEOUT_SECONDS = 5
 _LOOK_SECONDS = 1.0
@@ -62,6 +68,7 @@ class ServerSettings:
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
     max_message_bytes: int = 8 * MAX_PAYLOAD_BYTES
     max_streams: int = 10_000
+    call_limits: CallLimits = field(default_factory=CallLimits)
 
     def __post_init__(self) -> None:
         if min(self.poll_seconds, self.watchdog_seconds) <= 0:
@@ -111,6 +118,7 @@ class JobsServer:
         self._keeper_store = keeper_store or store
         self._definitions = list(definitions)
         self._clock = clock or SystemClock()
+        self._admission = Admission(self._tokens, self._settings.call_limits, self._clock)
         self._streams = Streams(self._settings.max_streams)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._turn, name="holdfast-jobs-server", daemon=True)
@@ -144,17 +152,24 @@ class JobsServer:
         """Begin to serve; ``port`` is known when this returns.
 
         Raises:
-            ConfigurationError: the address cannot be listened on, or a file of TLS cannot be used.
+            ConfigurationError: the address cannot be listened on, a file of TLS cannot be used, or the role could not
+                record what workers do.
+            Unavailable: the database does not answer.
         """
+        require_rights(self._store.engine, FOR_JOBS)
         credentials = _credentials(self._tls)
         self._loop = asyncio.new_event_loop()
         self._thread.start()
         try:
-            self.port = self._wait_for(self._listen(credentials))
+            self.port = self._wait_for(self._listen(credentials, Receipts(self._keeper_store.receipt_key())))
         except BaseException:
             self._end()
             raise
         self._watch.start()
+
+    def dead_parts(self) -> list[str]:
+        """Return which of its parts have died: it must not go on as if it had them all."""
+        return [*self._watch.dead_parts(), *([] if self._thread.is_alive() else ["the event loop"])]
 
     def stop(self, grace_seconds: float = 10.0) -> None:
         """End: streams at once, so that workers go to another server; other calls when they are answered.
@@ -163,7 +178,8 @@ class JobsServer:
         """
         self._watch.stop()
         self._announcement.withdraw()
-        self._wait_for(self._shut(grace_seconds))
+        if self._thread.is_alive():
+            self._wait_for(self._shut(grace_seconds))
         self._end()
 
     def _forget_servers(self) -> float:
@@ -172,8 +188,9 @@ class JobsServer:
 
     def _end(self) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
         self._reports.shutdown()
         self._claims.shutdown()
 
@@ -195,19 +212,21 @@ class JobsServer:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(call, *arguments)
 
-    async def _listen(self, credentials: Any) -> int:
-        interceptors = [TokenCheck(self._tokens)] if self._tokens else []
-        self._server = grpc.aio.server(interceptors=interceptors, options=self._options())
+    async def _listen(self, credentials: Any, receipts: Receipts) -> int:
+        most = self._settings.max_streams + _MOST_OTHER_CALLS
+        self._server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=most)
+        most_bytes = self._settings.max_payload_bytes
         service = JobsService(
-            Desk(self._keeper_store, self._store, self._definitions, most_bytes=self._settings.max_payload_bytes),
+            StoreCalls(self._keeper_store, self._store, receipts, self._definitions, most_bytes=most_bytes),
             StreamClaims(self._store, Claiming(self._store, self._telemetry, self._clock), self._name, self._clock),
             self._streams,
+            receipts,
             reports=self._reports,
             claims=self._claims,
             poll_seconds=self._settings.poll_seconds,
-            is_told=self._store.notifies,
+            is_notified=self._store.notifies,
         )
-        add_JobsServicer_to_server(service, self._server)  # type: ignore[no-untyped-call] # generated
+        self._server.add_generic_rpc_handlers((handlers(service, self._admission),))
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(self._address)
@@ -223,7 +242,10 @@ class JobsServer:
     def _options(self) -> list[tuple[str, int]]:
         return [
             ("grpc.max_receive_message_length", self._settings.max_message_bytes),
+            ("grpc.http2.bdp_probe", 0),  # else what is not read yet would be taken from the network all the same
+            ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
             ("grpc.so_reuseport", 0),  # a second server on the same port must fail, not take half of the calls
+            ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_SECONDS * 1000)),
             ("grpc.keepalive_time_ms", _KEEPALIVE_SECONDS * 1000),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_SECONDS * 1000),
             ("grpc.http2.max_pings_without_data", 0),
@@ -233,6 +255,7 @@ class JobsServer:
     async def _shut(self, grace_seconds: float) -> None:
         self._streams.end_all("The server stops. Open the stream again: jobs you hold are still yours.")
         await self._server.stop(grace_seconds)
+        await self._admission.end()
 
 
 def _credentials(tls: ServerTls | None) -> Any:

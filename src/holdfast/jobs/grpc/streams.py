@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from ...core.errors import Ambiguous, ConfigurationError, Unavailable
 from ...core.retry import RetryPolicy
@@ -18,7 +18,9 @@ from ..model import ClaimedJob, Suspect, WorkerId
 from ..settings import checked_topic, own_topic
 from . import holdfast_jobs_pb2 as wire
 from .assignments import assignment_of
-from .desk import owner_of
+from .receipts import Receipts
+from .security import Client
+from .store_calls import owner_of
 from .suspects import StreamSuspects
 
 MOST_CREDIT = 100_000
@@ -26,13 +28,15 @@ _MOST_TOPICS = 1000
 _MOST_OPERATIONS = 10_000
 _MOST_PER_CLAIM = 100
 _LEAST_POLL_SECONDS = 0.02
+_LEAST_REST_SECONDS = 0.001
 _TEST_POLL_SECONDS = 0.2
 _AFTER_ERRORS = RetryPolicy(max_retries=0, base_delay_seconds=0.1, max_delay_seconds=5.0)
 _BEAT_NOW = wire.ServerMessage(beat_now=wire.BeatNow())
 _log = logging.getLogger("holdfast.jobs")
 
-Claim = Callable[[WorkerId, Operations, int], Awaitable[list[ClaimedJob]]]
+Claim = Callable[[WorkerId, Operations, int, bool], Awaitable[list[ClaimedJob]]]
 NextSuspect = Callable[[StreamSuspects], Awaitable[list[Suspect]]]
+Read = Callable[[], Awaitable[object]]
 Write = Callable[[wire.ServerMessage], Awaitable[None]]
 
 
@@ -49,30 +53,44 @@ class JobStream:
 
     Args:
         start: the worker's first message.
+        client: who opened it.
+        admit: returns what the client's token allows now: one that was taken back gets no more jobs.
+        receipts: writes those of the assignments.
         poll_seconds: the longest pause between two looks for jobs.
-        is_told: whether the database tells of new jobs; otherwise the pauses begin short.
+        is_notified: whether the database tells of new jobs; otherwise the pauses begin short.
+        opens_in: in how many seconds a rate lets another job of some topics start.
 
     Raises:
         ConfigurationError: the first message cannot be used.
+        Forbidden: the client's token is not for one of the topics.
     """
 
     def __init__(
         self,
         start: wire.Start,
+        client: Client,
+        admit: Callable[[], Client],
+        receipts: Receipts,
         *,
         poll_seconds: float,
-        is_told: bool,
+        is_notified: bool,
         suspects: Callable[[WorkerId, Operations, bool], StreamSuspects],
+        opens_in: Callable[[Iterable[str]], float],
     ) -> None:
-        self.owner = owner_of(start.worker)
+        client.require_topics(start.topics)
+        self.owner = owner_of(client, start.worker)
+        self._admit = admit
+        self._receipts = receipts
         if not 1 <= len(start.topics) <= _MOST_TOPICS:
             raise ConfigurationError(
                 f"Worker '{start.worker}' asks for {len(start.topics)} topics. Name 1 to {_MOST_TOPICS:,}."
             )
         self.operations = _operations(start)
         self.suspects = suspects(self.owner, self.operations, start.tests_suspects)
+        self._reports_begin = start.tests_suspects
         self._poll_seconds = poll_seconds
-        self._is_told = is_told
+        self._is_notified = is_notified
+        self._opens_in = opens_in
         self._wake = asyncio.Event()
         self._must_beat = False
         self._is_closed = False
@@ -122,6 +140,7 @@ class JobStream:
 
         Raises:
             StreamEnded: the server ended it.
+            ConfigurationError: the client's token is not accepted any more, or for less.
         """
         idle = failures = 0
         while True:
@@ -142,24 +161,29 @@ class JobStream:
                 await self._pause(self._rest(idle))
 
     async def _send(self, claim: Claim, next_suspect: NextSuspect, write: Write) -> int:
+        self._admit().require_topics(self.operations)
         if self._must_beat:
             self._must_beat = False
             await write(_BEAT_NOW)
         sent = await self._send_suspect(next_suspect, write) if self.suspects.is_due else 0
         if not self.credit or self.suspects.is_testing:
             return sent
-        jobs = await claim(self.owner, self.operations, min(self.credit, _MOST_PER_CLAIM))
+        jobs = await claim(self.owner, self.operations, min(self.credit, _MOST_PER_CLAIM), self._reports_begin)
         for job in jobs:
             self.credit -= 1
-            await write(wire.ServerMessage(assignment=assignment_of(job)))
+            await write(self._assignment(job))
         return sent + len(jobs)
 
     async def _send_suspect(self, next_suspect: NextSuspect, write: Write) -> int:
         """Send the next suspect, for which no credit is needed: it runs even where every place is taken."""
         found = await next_suspect(self.suspects)
         for suspect in found:
-            await write(wire.ServerMessage(assignment=assignment_of(suspect.job, suspect.suspicions)))
+            await write(self._assignment(suspect.job, suspect.suspicions))
         return len(found)
+
+    def _assignment(self, job: ClaimedJob, suspicions: int = 0) -> wire.ServerMessage:
+        receipt = self._receipts.write(self.owner, job)
+        return wire.ServerMessage(assignment=assignment_of(job, receipt, suspicions))
 
     def _rest(self, idle: int) -> float | None:
         """Return how long to wait for news: longer the longer there was nothing, for ever when there is no credit."""
@@ -167,9 +191,10 @@ class JobStream:
             return _TEST_POLL_SECONDS
         if not self.credit:
             return None
-        if self._is_told:
-            return self._poll_seconds
-        return min(self._poll_seconds, _LEAST_POLL_SECONDS * 2.0 ** min(idle, 10))
+        rate = max(_LEAST_REST_SECONDS, self._opens_in(self.operations))
+        if self._is_notified:
+            return min(self._poll_seconds, rate)
+        return min(self._poll_seconds, _LEAST_POLL_SECONDS * 2.0 ** min(idle, 10), rate)
 
     async def _pause(self, seconds: float | None) -> None:
         try:
@@ -182,34 +207,35 @@ def _operations(start: wire.Start) -> dict[str, list[str] | None]:
     """Return what a worker can run, by topic; None where it has not said, as older ones do not.
 
     Raises:
-        ConfigurationError: a name cannot be, or operations are told of a topic that is not asked for.
+        ConfigurationError: a name cannot be, or operations are announced of a topic that is not asked for.
     """
     found: dict[str, list[str] | None] = {own_topic(topic): None for topic in start.topics}
-    if sum(len(told.names) for told in start.operations) > _MOST_OPERATIONS:
+    if sum(len(announced.names) for announced in start.operations) > _MOST_OPERATIONS:
         raise ConfigurationError(f"Worker '{start.worker}' tells of more than {_MOST_OPERATIONS:,} operations.")
-    for told in start.operations:
-        if told.topic not in found or not told.names:
+    for announced in start.operations:
+        if announced.topic not in found or not announced.names:
             raise ConfigurationError(
-                f"Worker '{start.worker}' tells operations of '{told.topic}'. Name at least one operation, of one of "
-                "the topics of Start."
+                f"Worker '{start.worker}' tells operations of '{announced.topic}'. Name at least one operation, of one "
+                "of the topics of Start."
             )
-        names = {*(found[told.topic] or ()), *(checked_topic("Operation", name) for name in told.names)}
-        found[told.topic] = sorted(names)
+        names = {*(found[announced.topic] or ()), *(checked_topic("Operation", name) for name in announced.names)}
+        found[announced.topic] = sorted(names)
     return found
 
 
-async def take_grants(stream: JobStream, messages: AsyncIterator[wire.WorkerMessage]) -> None:
+async def take_grants(stream: JobStream, read: Read) -> None:
     """Take the worker's messages in until it sends no more.
 
     Raises:
         ConfigurationError: a message is not a grant.
     """
-    async for message in messages:
+    while isinstance(message := await read(), wire.WorkerMessage):  # at the end it is something else
         if message.WhichOneof("message") != "grant":
             raise ConfigurationError(f"{stream.owner} sent a message after its start that is not a grant of credit.")
         if message.grant.tests_suspects:
             stream.suspects.ask()
         stream.grant(message.grant.credit)
+        del message  # a large one would be kept until the next
     stream.close()
 
 
@@ -251,9 +277,9 @@ class Streams:
         """Return what the workers of all streams can run, by topic; None for any operation. Safe from any thread."""
         found: dict[str, list[str] | None] = {}
         for stream in list(self._streams.values()):
-            for topic, told in stream.operations.items():
+            for topic, announced in stream.operations.items():
                 known = found.get(topic, [])
-                found[topic] = None if told is None or known is None else sorted({*known, *told})
+                found[topic] = None if announced is None or known is None else sorted({*known, *announced})
         return found
 
     def look_for_suspects(self) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ...core.clock import Clock
 from ..announcement import Operations
-from ..model import Claim, ClaimedJob, Suspect, WorkerId
+from ..claiming import Claiming
+from ..model import Claim, ClaimedJob, PutBack, Suspect, WorkerId
 from ..stores.base import SqlJobStore
 from ..suspects import Suspects
 
@@ -24,7 +25,7 @@ class _Sent:
         self.claim = job.claim
 
     def lose(self, *, is_certain: bool) -> None:
-        """Do nothing: the worker was never told of it."""
+        """Do nothing: the worker never heard of it."""
 
 
 class _HeldRemotely:
@@ -56,12 +57,20 @@ class StreamSuspects:
     """The tests of one stream. Everything here blocks on the database and runs on threads, one call at a time."""
 
     def __init__(
-        self, store: SqlJobStore, owner: WorkerId, operations: Operations, clock: Clock, *, worker_tests: bool
+        self,
+        store: SqlJobStore,
+        claiming: Claiming,
+        owner: WorkerId,
+        operations: Operations,
+        clock: Clock,
+        *,
+        worker_tests: bool,
     ) -> None:
-        self._store = store
+        self._claiming = claiming
         self._owner = owner
         self._operations = operations
         self._worker_tests = worker_tests
+        self._testing = claiming.back_off(f"Testing suspects with {owner}")
         self._is_asked = worker_tests
         self._are_waiting = False
         self._to_send: list[ClaimedJob] = []
@@ -70,10 +79,11 @@ class StreamSuspects:
             owner,
             _HeldRemotely(store, owner),
             clock,
-            can_run=self._can_run,
+            claim=self._claim,
             hold=_Sent,
             make_way=lambda: None,
             start=lambda sent: self._to_send.append(sent.job),
+            put_back=lambda sent: self._put_back(store, sent),
         )
 
     def heard(self) -> None:
@@ -96,16 +106,23 @@ class StreamSuspects:
         return self._tests.is_testing
 
     def next(self) -> list[Suspect]:
-        """Return the suspect to send now, if there is one."""
+        """Return the suspect to send now, if there is one. Errors end here: other jobs are to be sent all the same."""
         if self._worker_tests:
             self._are_waiting = False
-            found = self._store.claim_suspect(self._owner, self._can_run)
+            nothing: tuple[Suspect | None, bool] = None, True
+            found, _ = self._testing.attempt(self._claim, nothing)
             self._is_asked = found is None
             return [] if found is None else [found]
-        self._tests.step()
+        self._testing.attempt(self._tests.step, 0)
         self._are_waiting = self._tests.is_testing
         sent, self._to_send = self._to_send, []
         return [Suspect(job, 0) for job in sent]
+
+    def _claim(self) -> tuple[Suspect | None, bool]:
+        return self._claiming.claim_suspect(self._owner, self._can_run)
+
+    def _put_back(self, store: SqlJobStore, sent: _Sent) -> None:
+        store.put_back(self._owner, [PutBack(sent.claim)])
 
     def _can_run(self, topic: str, operation: str) -> bool:
         if topic not in self._operations:

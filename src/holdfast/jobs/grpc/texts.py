@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import NoReturn
-
 from ...core.errors import PayloadError
+from ...core.strict_json import strictly_loaded
 
 
 def checked_json(what: str, text: str, *, most_bytes: int) -> object:
@@ -20,13 +18,6 @@ def checked_json(what: str, text: str, *, most_bytes: int) -> object:
             f"{what} has {size:,} bytes, and {most_bytes:,} are the most. Store it elsewhere and pass where it is."
         )
     try:
-        return _load(text)
+        return strictly_loaded(text)
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"{what} is not JSON: {error}.") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-_load = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.engine import Engine
 
 from ...core.clock import Clock
-from ...core.errors import Ambiguous, Unavailable
 from ...runtime.housekeeping import Chore, Housekeeping
-from ..keeper import Keeper
 from ..listener import Listener
 from ..model import WorkerId
-from ..running import InFlight
 from ..stores.base import CANCELLED, SqlJobStore
 from ..telemetry import WorkerTelemetry
+from ..watchdog import Watchdog
 
 _LEAST_PAUSE_SECONDS = 0.02
 _SEEN_SECONDS = 1.0
@@ -79,16 +77,13 @@ class Watch:
         self._on_topic = on_topic
         self._name = name
         self._said_at = clock.monotonic() - _SEEN_SECONDS
-        self._keeper = Keeper(
+        self._watchdog = Watchdog(
             store,
-            name,
-            InFlight(),  # a server runs nothing, so there is nothing to beat for: only the watchdog is at work
             telemetry,
             clock,
-            beat_seconds=watchdog_seconds,
-            watchdog_seconds=watchdog_seconds,
+            seconds=watchdog_seconds,
+            before=self._say_alive,  # so that the loss of a worker is not taken for the server's
             on_reaped=self._heard_any,
-            before_reap=self._say_alive,  # so that the loss of a worker is not taken for the server's
         )
         self._listener = (
             TopicListener(store.engine, on_topic=self._heard, on_cancel=on_cancel) if store.notifies else None
@@ -101,11 +96,21 @@ class Watch:
 
     def start(self) -> None:
         """Begin."""
-        self._keeper.start()
+        self._watchdog.start()
         self._housekeeper.start()
         self._promoter.start()
         if self._listener is not None:
             self._listener.start()
+
+    def dead_parts(self) -> list[str]:
+        """Return which of its threads have died."""
+        parts = {
+            "the watchdog": self._watchdog.is_alive,
+            "housekeeping": self._housekeeper.is_alive(),
+            "the promoter": self._promoter.is_alive(),
+            "the listener": self._listener is None or self._listener.is_alive,
+        }
+        return [name for name, is_alive in parts.items() if not is_alive]
 
     def stop(self) -> None:
         """End."""
@@ -113,7 +118,7 @@ class Watch:
         self._wake.set()
         self._promoter.join()
         self._housekeeper.join(_STOP_SECONDS)
-        self._keeper.stop()
+        self._watchdog.stop()
         if self._listener is not None:
             self._listener.stop()
 
@@ -130,10 +135,8 @@ class Watch:
             pause = self._poll_seconds
             try:
                 pause = self._promoted()
-            except (Unavailable, Ambiguous) as error:
-                self._telemetry.unavailable("Looking for jobs that are due", error)
-            except Exception:
-                self._telemetry.broke("Looking for jobs that are due")
+            except Exception as error:
+                self._telemetry.failing("Looking for jobs that are due", error)
             self._clock.wait(self._wake, pause)
 
     def _promoted(self) -> float:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from ...core.config import safe_url
-from ...core.driver_errors import reason
-from ...core.errors import Ambiguous, JobError, Unavailable
-
-_MISSING_TABLE = ("no such table", "does not exist", "doesn't exist")
-_TOO_MUCH = ("max_allowed_packet", "too large", "string or blob too big")
-_CONTENTION = ("deadlock", "locked", "lock wait timeout", "could not serialize", "lock timeout", "record has changed")
+from ...core.errors import Ambiguous, DbError, JobError, Unavailable
+from ...database.errors import PASSING, Failure, Kind, translating
 
 
-@contextmanager
-def translated(engine: Engine, *, is_commit: bool = False) -> Iterator[None]:
+def translated(engine: Engine, *, is_commit: bool = False) -> AbstractContextManager[None]:
     """Turn driver errors into ours.
 
     Args:
@@ -31,33 +22,36 @@ def translated(engine: Engine, *, is_commit: bool = False) -> Iterator[None]:
         Unavailable: nothing was written; a retry can help.
         JobError: a retry cannot help.
     """
-    where = safe_url(engine.url)
-    try:
-        yield
-    except PoolTimeoutError as error:
-        raise Unavailable(f"No free connection to {where}: raise pool_size.") from error
-    except DBAPIError as error:
-        raise _as_ours(where, error, is_commit) from error
-    except engine.dialect.loaded_dbapi.Error as error:  # from preparing a pooled connection: nothing was sent
-        raise Unavailable(f"{where} does not answer: {error}. Check that it runs.") from error
-    except SQLAlchemyError as error:
-        raise JobError(f"The queue in {where} could not be used: {error}") from error
+    return translating(engine, _at_commit if is_commit else _as_ours)
 
 
-def _as_ours(where: str, error: DBAPIError, is_commit: bool) -> Exception:
-    why = reason(error)
-    if "holdfast_" in why and any(hint in why for hint in _MISSING_TABLE):
-        return JobError(f"The tables of the queue are missing in {where}. Create them with 'holdfast migrate'.")
-    if isinstance(error, IntegrityError) and "held" in why:
-        return JobError("Another job of that topic holds the same unique key. Wait until it has ended, or cancel it.")
-    if any(hint in why.lower() for hint in _TOO_MUCH):
-        return JobError(f"{where} does not take so much at once: {why}.")
-    if error.connection_invalidated and (is_commit or error.statement is not None):
-        return Ambiguous(f"The connection to {where} broke before an answer came: {why}")
-    if isinstance(error, IntegrityError) or "constraint" in why.lower():  # MariaDB's driver calls a CHECK operational
-        return JobError(f"A rule of the queue's tables in {where} refused a change: {why}. Nothing was changed.")
-    if any(hint in why.lower() for hint in _CONTENTION):
-        return Unavailable(f"{where} was busy: {why}. It is tried again.")
-    if error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError)):
-        return Unavailable(f"{where} does not answer: {why}. Check that it runs and can be reached.")
+def _at_commit(failure: Failure) -> DbError:
+    return _unanswered(failure) if failure.kind is Kind.BROKEN else _as_ours(failure)
+
+
+def _as_ours(failure: Failure) -> DbError:
+    where, why = failure.where, failure.why
+    match failure.kind:
+        case Kind.MISSING_TABLE if failure.is_ours:
+            return JobError(f"The tables of the queue are missing in {where}. Create them with 'holdfast migrate'.")
+        case Kind.MISSING_COLUMN if failure.is_ours:
+            return JobError(f"The tables of the queue in {where} are older than it is. Run 'holdfast migrate'.")
+        case Kind.CONSTRAINT if "held" in why:
+            return JobError(
+                "Another job of that topic holds the same unique key. Wait until it has ended, or cancel it."
+            )
+        case Kind.CONSTRAINT:
+            return JobError(f"A rule of the queue's tables in {where} refused a change: {why}. Nothing was changed.")
+        case Kind.TOO_LARGE:
+            return JobError(f"{where} does not take so much at once: {why}.")
+        case Kind.DENIED:
+            return JobError(failure.sentence)
+        case Kind.BROKEN if failure.was_sent:
+            return _unanswered(failure)
+        case kind if kind in PASSING:
+            return Unavailable(failure.sentence)
     return JobError(f"The queue in {where} could not be used: {why}")
+
+
+def _unanswered(failure: Failure) -> Ambiguous:
+    return Ambiguous(f"The connection to {failure.where} broke before an answer came: {failure.why}")

@@ -7,27 +7,36 @@ one changes nothing [FENCE-2]. Times are the database's.
 from __future__ import annotations
 
 import abc
+import functools
 import json
 import math
 import os
+import secrets
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ...core.clock import Clock
-from ...core.engine import writing
-from ...core.errors import JobError, LostLeaseError, Unavailable
-from ...records.exact import legible
-from ...records.history import History
+from ...core.errors import Ambiguous, JobError, LostLeaseError, Unavailable
+from ...core.moments_ahead import TOLERATED_SECONDS
+from ...core.names import shortened
+from ...database.pools import writing
+from ...database.repeating import repeated
+from ...records.history import History, NewEntry
+from ...records.schema import ID_LENGTH
+from ...records.storable_text import legible, plain
+from ..fair_order import Candidate, FairOrder, first, in_turn, too_shallow
 from ..limits import Room
 from ..model import (
+    MOST_MISFITS,
     Attempt,
     Claim,
     ClaimedJob,
@@ -38,6 +47,7 @@ from ..model import (
     JobStatus,
     JobView,
     NewJob,
+    Place,
     PutBack,
     Stopped,
     Success,
@@ -45,24 +55,30 @@ from ..model import (
     Topic,
     TopicLimits,
     TopicStats,
+    WaitingSuspect,
     Wanted,
     WorkerId,
+    failure_of,
     item_id,
 )
 from ..statements import statement
 from ..texts import storable
-from ..turns import Candidate, Turns, first, in_turn, too_shallow
 from .answers import translated
 from .protocol import WakeUps
 
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
+_READINESS = attrgetter("ready_at", "id")
+_PRIORITY = attrgetter("priority")
 _COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would copy every value, which is slow
+_LONGEST_APPLICATION = 100
 _LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
 _TRIES_FOR_A_KEY = 10
+_LOCKED_SECONDS = 0.05
 _DRAWS_PER_SWEEP = 1000  # so often are rate buckets that are full again removed
 ANNOUNCE_SECONDS = 30.0
 ALIVE_SECONDS = 100.0  # a worker that was not seen for so long is dead: it has missed three announcements
 FORGOTTEN_SECONDS = 86_400.0
+_Added = TypeVar("_Added")
 _Reported = TypeVar("_Reported", Success, Failure, PutBack, Stopped)
 Row = Sequence[Any]
 Batch = Mapping[str, Sequence[object]]
@@ -73,7 +89,8 @@ class SqlJobStore(abc.ABC):
 
     Args:
         engine: where the tables are.
-        ahead_seconds: how far ahead of the database's clock the statements are told it is; for tests that step time.
+        ahead_seconds: how far ahead of the database's clock the statements take it to be; for tests that step time.
+        application: whose limits, periodic jobs and workers are written down through it.
     """
 
     dialect: ClassVar[str]
@@ -82,11 +99,15 @@ class SqlJobStore(abc.ABC):
     most_keys_per_claim: ClassVar[int] = 200  # at a time: priorities are compared among that many
     most_pages_per_claim: ClassVar[int] = 20
 
-    def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0, application: str | None = None
+    ) -> None:
         self.engine = engine
+        self.application = None if application is None else shortened(application, _LONGEST_APPLICATION)
         self._ahead_seconds = ahead_seconds
-        self._turns: defaultdict[str, Turns] = defaultdict(Turns)
+        self._fair_orders: defaultdict[str, FairOrder] = defaultdict(FairOrder)
         self._draws: Counter[str] = Counter()
+        self._rate_waits: dict[str, float | None] = {}
 
     # How the dialects differ
 
@@ -138,9 +159,21 @@ class SqlJobStore(abc.ABC):
     def enqueue(self, job: NewJob, connection: Connection | None = None) -> Enqueued:
         """Add one job, in the caller's transaction when there is one. A taken unique key adds nothing."""
         if connection is None and job.unique_key is None and job.limit_key is None:
-            return self._enqueue_alone(job)
-        with self._writing(connection) as open_connection:
-            return self._enqueue_on(open_connection, job)
+            return repeated(functools.partial(self._enqueue_alone, job))
+        return self._adding(connection, lambda open_connection: self._enqueue_on(open_connection, job))
+
+    def _adding(
+        self, connection: Connection | None, add: Callable[[Connection], _Added], *, is_repeatable: bool = True
+    ) -> _Added:
+        """Add in the caller's transaction, or in one of our own, which is begun anew when another was in its way."""
+        if connection is not None:
+            return add(connection)
+
+        def in_our_own() -> _Added:
+            with self._writing(None) as open_connection:
+                return add(open_connection)
+
+        return repeated(in_our_own) if is_repeatable else in_our_own()
 
     def _enqueue_alone(self, job: NewJob) -> Enqueued:
         """Add one job that has no keys, in a transaction of its own."""
@@ -175,28 +208,34 @@ class SqlJobStore(abc.ABC):
 
     def enqueue_many(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> int:
         """Add many jobs in one transaction; return how many were new."""
+        return self._adding(connection, lambda open_connection: self._enqueue_many_on(open_connection, jobs))
+
+    def _enqueue_many_on(self, connection: Connection, jobs: Sequence[NewJob]) -> int:
         plain = [job for job in jobs if job.unique_key is None]
         unique = [job for job in jobs if job.unique_key is not None]
-        with self._writing(connection) as open_connection:
-            for topic in sorted({job.topic for job in plain if job.limit_key is not None}):
-                self._note_keys(open_connection, topic)
-            added = self._insert_many(open_connection, plain) if plain else 0
-            added += sum(self._enqueue_on(open_connection, job).is_new for job in unique)
-            self._announce(open_connection, sorted({job.topic for job in plain}))
-            return added
+        for topic in sorted({job.topic for job in plain if job.limit_key is not None}):
+            self._note_keys(connection, topic)
+        added = self._insert_many(connection, plain) if plain else 0
+        added += sum(self._enqueue_on(connection, job).is_new for job in unique)
+        self._announce(connection, sorted({job.topic for job in plain}))
+        return added
 
     def enqueue_batch(self, template: NewJob, payloads: Iterable[str], connection: Connection | None = None) -> int:
         """Add jobs that differ in their payloads only, as fast as the database can; return how many.
 
         The template's own payload is not used, and it has no unique key: only one job could hold it. An error from
-        ``payloads`` comes through; then nothing is added, and the caller's transaction is of no use any more.
+        ``payloads`` comes through; then nothing is added, and the caller's transaction is of no use any more. What an
+        iterator has yielded is gone: with one, nothing is tried again.
         """
-        with self._writing(connection) as open_connection:
+
+        def add(open_connection: Connection) -> int:
             if template.limit_key is not None:
                 self._note_keys(open_connection, template.topic)
             added = self._insert_batch(open_connection, template, payloads)
             self._announce(open_connection, [template.topic])
             return added
+
+        return self._adding(connection, add, is_repeatable=not isinstance(payloads, Iterator))
 
     def _insert_batch(self, connection: Connection, template: NewJob, payloads: Iterable[str]) -> int:
         return self._insert_many(connection, [replace(template, payload=payload) for payload in payloads])
@@ -235,27 +274,43 @@ class SqlJobStore(abc.ABC):
         with self._writing(None) as connection:
             found = self._run(connection, "lock_topic", topic=topic)
             if not found:
+                if self._rate_waits.get(topic) is not None:  # another worker is at it: what comes next may be ours
+                    self._rate_waits[topic] = _LOCKED_SECONDS
                 return []
             room = self._room(connection, topic, TopicLimits(**_named_limits(found[0])))
             picked = self._pick(connection, topic, operations, room, room.free(capacity))
             if not picked:
+                self._rate_waits[topic] = room.opens_in_seconds
                 return []
             ids = sorted(candidate.id for candidate in picked)
             jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": ids}, worker=worker))
             for job in jobs:
                 room.draw(job.limit_key)
             self._save_buckets(connection, topic, room)
+        self._rate_waits[topic] = room.opens_in_seconds
         return jobs
 
+    def rate_opens_in(self, topic: str) -> float | None:
+        """Return for how long a rate keeps jobs of a limited topic waiting, as the last claim of it found.
+
+        None when no rate does.
+        """
+        return self._rate_waits.get(topic)
+
     def _room(self, connection: Connection, topic: str, limits: TopicLimits) -> Room:
-        room = Room(limits, {row[0]: row[1] for row in self._run(connection, "running_by_key", topic=topic)})
+        taken = self._run(connection, "places_by_key", topic=topic)
+        running, reserved = ({row[0]: row[2] for row in taken if row[1] == kind} for kind in ("running", "suspect"))
+        room = Room(limits, running, reserved)
         if limits.rate_count is not None:
             self._read_buckets(connection, topic, room, [""])
         return room
 
     def _read_buckets(self, connection: Connection, topic: str, room: Room, keys: Sequence[str]) -> None:
-        for row in self._change_on(connection, "rate_buckets", {"keys": keys}, topic=topic):
+        rows = self._change_on(connection, "rate_buckets", {"keys": keys}, topic=topic)
+        for row in rows:
             room.add_bucket(*row)
+        if any(age_seconds < 0 for _, _, age_seconds in rows):
+            self._run(connection, "fill_from_now", topic=topic)
 
     def _pick(
         self, connection: Connection, topic: str, operations: Sequence[str], room: Room, capacity: int
@@ -263,12 +318,12 @@ class SqlJobStore(abc.ABC):
         """Return what to claim: higher priority first, and of equals the jobs with and without keys in turn."""
         if capacity < 1 or not operations:
             return []
-        turns = self._turns[topic]
+        order = self._fair_orders[topic]
         looked_at, ready = self._look_at_keys(connection, topic, operations, room, capacity)
         rows = self._ready_without_key(connection, topic, operations, capacity)
         keyless = first(map(Candidate._make, rows), capacity)
-        picked = turns.share(in_turn(ready), keyless, capacity)
-        turns.note(looked_at, ready, picked)
+        picked = order.share(in_turn(ready), keyless, capacity)
+        order.note(looked_at, ready, picked)
         return picked
 
     def _look_at_keys(
@@ -277,7 +332,7 @@ class SqlJobStore(abc.ABC):
         """Go round the keys, from where the last claim stopped; return those seen, and the ready jobs with room."""
         looked_at: list[str] = []
         ready: dict[str, list[Candidate]] = {}
-        for keys in self._pages_of_keys(connection, topic, operations, self._turns[topic].last_key):
+        for keys in self._pages_of_keys(connection, topic, operations, self._fair_orders[topic].last_key):
             looked_at += keys
             if room.limits.rate_count_per_key is not None:
                 self._read_buckets(connection, topic, room, keys)
@@ -336,8 +391,9 @@ class SqlJobStore(abc.ABC):
             self._run(connection, "drop_full_buckets", topic=topic, seconds=room.limits.rate_seconds_per_key)
 
     def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
-        jobs = [ClaimedJob._make(row) for row in rows]
-        jobs.sort(key=lambda job: (-job.priority, job.ready_at, job.id))
+        jobs = list(map(ClaimedJob._make, rows))
+        jobs.sort(key=_READINESS)
+        jobs.sort(key=_PRIORITY, reverse=True)  # equals keep their order
         return jobs
 
     def promote(self, limit: int = 1000) -> int:
@@ -345,46 +401,48 @@ class SqlJobStore(abc.ABC):
         return len(self._change("promote", {}, limit=limit))
 
     def next_due(self) -> Due:
-        """Return how long it is until the next scheduled job is due, and whether suspects wait."""
+        """Return how long it is until the next scheduled job or suspect is due, and whether suspects wait."""
         [(seconds, has_suspects)] = self._read("next_due")
         return Due(seconds, bool(has_suspects))
 
-    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
-        """Claim, of the suspects whose topic and operation ``can_run``, the one that has waited longest [SUSPECT-1].
+    def suspects(self, can_run: Callable[[str, str], bool]) -> list[WaitingSuspect]:
+        """Return the suspects to test whose topic and operation ``can_run``, who has waited longest first [SUSPECT-1].
 
-        The limits of its topic and key hold for it as for any job. None when there is none, or no room for one.
+        Of each operation and key the first; none of a paused topic.
         """
-        for job_id, topic, operation, limit_key, is_limited in self._read("suspects"):
-            if can_run(topic, operation):
-                found = self._claim_one_suspect(worker, JobId(job_id), topic if is_limited else None, limit_key)
-                if found is not None:
-                    return found
-        return None
+        rows = self._read("suspects")
+        waiting = (WaitingSuspect(JobId(row[0]), row[1], row[2], row[3], bool(row[4])) for row in rows)
+        return [suspect for suspect in waiting if can_run(suspect.topic, suspect.operation)]
 
-    def _claim_one_suspect(
-        self, worker: WorkerId, job_id: JobId, limited_topic: str | None, limit_key: str | None
-    ) -> Suspect | None:
+    def claim_suspect(self, worker: WorkerId, waiting: WaitingSuspect) -> Suspect | None:
+        """Claim a suspect, within the limits of its topic and key; None when another worker was first, or has the turn.
+
+        None also when there is no room: then the next place is kept for it for a moment, from all but suspects, and
+        this is to be called again before that is over.
+        """
         with self._writing(None) as connection:
             room = None
-            if limited_topic is not None:
-                room = self._room_for_one(connection, limited_topic, limit_key)
+            if waiting.is_limited:
+                room = self._room_for_one(connection, waiting.topic, waiting.limit_key)
                 if room is None:
+                    self._run(connection, "reserve_place", id=waiting.id)
                     return None
-            released = self._change_on(connection, "release_suspect", {"ids": [job_id]})
-            jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": [job_id]}, worker=worker))
+            released = self._change_on(connection, "release_suspect", {"ids": [waiting.id]})
+            jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": [waiting.id]}, worker=worker))
             if not released or not jobs:
                 return None
-            if room is not None and limited_topic is not None:
-                room.draw(limit_key)
-                self._save_buckets(connection, limited_topic, room)
+            if room is not None:
+                room.draw(waiting.limit_key)
+                self._save_buckets(connection, waiting.topic, room)
         return Suspect(jobs[0], released[0][1])
 
     def _room_for_one(self, connection: Connection, topic: str, limit_key: str | None) -> Room | None:
-        """Return the room of a limited topic if one more job of the key may start; it is locked then."""
+        """Return the room of a limited topic if one more suspect of the key may start; it is locked then."""
         found = self._run(connection, "lock_topic", topic=topic)
         if not found:
             return None
         room = self._room(connection, topic, TopicLimits(**_named_limits(found[0])))
+        room.reserved = {}  # for suspects, such as this one
         if limit_key is not None and room.limits.rate_count_per_key is not None:
             self._read_buckets(connection, topic, room, [limit_key])
         has_room = room.free(1) > 0 and (limit_key is None or room.free_of_key(limit_key, 1) > 0)
@@ -396,6 +454,10 @@ class SqlJobStore(abc.ABC):
         False means that the claim is stale, and nothing may begin.
         """
         return bool(self._change("record_begin", _claims([claim]), worker=worker, sign=1))
+
+    def may_have_begun(self, worker: WorkerId, claims: Sequence[Claim]) -> None:
+        """Record that attempts are given to someone who does not say when they begin [ONCE-1]."""
+        self._change("record_begin", _claims(sorted(claims)), worker=worker, sign=0)
 
     def clear(self, worker: WorkerId, claim: Claim) -> bool:
         """Record that an attempt is not to be charged any more if its worker is lost; False when the claim is stale."""
@@ -410,8 +472,8 @@ class SqlJobStore(abc.ABC):
 
     def progress(self, worker: WorkerId, claim: Claim, progress: str | None) -> bool:
         """Extend one lease and say how far the work is; return whether it is still ours."""
-        told = None if progress is None else legible(progress)
-        return bool(self._change("progress", {**_claims([claim]), "progress": [told]}, worker=worker))
+        text = None if progress is None else legible(progress)
+        return bool(self._change("progress", {**_claims([claim]), "progress": [text]}, worker=worker))
 
     # Reporting
 
@@ -421,9 +483,11 @@ class SqlJobStore(abc.ABC):
         for name, keeps_key in (("complete", False), ("complete_kept", True)):
             batch = _by_id(report for report in reports if report.keeps_key is keeps_key)
             if batch:
-                rows = self._change(name, _successes(batch), worker=worker)
-                accepted |= _accepted(rows) if len(rows) < len(batch) else {report.claim for report in batch}
+                accepted |= self._completed(name, worker, batch)
         return accepted
+
+    def _completed(self, name: str, worker: WorkerId, reports: Sequence[Success]) -> set[Claim]:
+        return accepted_claims(self._change(name, successes(reports), worker=worker))
 
     def hold_on(self, connection: Connection, worker: WorkerId, claim: Claim) -> str | None:
         """Look inside the handler's transaction whether an attempt is still ours, and hold it where that can be.
@@ -441,18 +505,18 @@ class SqlJobStore(abc.ABC):
     def complete_on(self, connection: Connection, worker: WorkerId, report: Success) -> bool:
         """End one job inside the handler's transaction; False means that the transaction must be rolled back."""
         name = "complete_kept" if report.keeps_key else "complete"
-        return bool(self._change_on(connection, name, _successes([report]), worker=worker))
+        return bool(self._change_on(connection, name, successes([report]), worker=worker))
 
     def drop_on(self, connection: Connection, worker: WorkerId, claims: Sequence[Claim]) -> set[Claim]:
         """Remove jobs inside a transaction that records their end; return the claims that were still good."""
-        return _accepted(self._change_on(connection, "drop", _claims(sorted(claims)), worker=worker))
+        return accepted_claims(self._change_on(connection, "drop", _claims(sorted(claims)), worker=worker))
 
     def drop_recorded_on(
-        self, connection: Connection, worker: WorkerId, ends: Mapping[Claim, Mapping[str, Any] | None]
+        self, connection: Connection, worker: WorkerId, ends: Mapping[Claim, NewEntry | None]
     ) -> set[Claim]:
-        """Remove jobs and add what the history is to tell of them, by the arguments of ``History.add``.
+        """Remove jobs and add what the history is to tell of them.
 
-        Only of claims that were still good, which are returned, something is told.
+        Only of claims that were still good, which are returned, something is added.
         """
         ours = self.drop_on(connection, worker, list(ends))
         entries = [entry for claim, entry in ends.items() if claim in ours and entry is not None]
@@ -471,17 +535,29 @@ class SqlJobStore(abc.ABC):
         """Do as ``fail`` inside a transaction that records more."""
         return _decided(self._change_on(connection, "fail", _failures(reports), worker=worker))
 
-    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
-        """Give jobs back without counting a failure; those that were cancelled meanwhile end."""
+    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> dict[Claim, JobStatus | None]:
+        """Give jobs back without counting a failure; return the claims that were still good.
+
+        Those that were cancelled meanwhile end. What may run once and has begun fails instead [ONCE-1], with the status
+        that is returned; only a pause, which its handler asked for, lets it begin again. So does what has waited too
+        often for a worker of another version.
+        """
         reports = _by_id(reports)
+        unbegun = [report.claim for report in reports if report.is_unbegun]
+        if unbegun:
+            self._change("record_begin", _claims(unbegun), worker=worker, sign=-1)
         batch: Batch = {
             **_claims([report.claim for report in reports]),
             "seconds": [_bounded(report.seconds) for report in reports],
             "reasons": [None if report.reason is None else legible(report.reason) for report in reports],
+            "misfits": [int(report.is_misfit) for report in reports],
+            "undone": [int(report.is_undone) for report in reports],
         }
-        accepted = _accepted(self._change("put_back", batch, worker=worker))
-        rest = [Stopped(report.claim, 0) for report in reports if report.claim not in accepted]
-        return accepted | self.end_cancelled(worker, rest)
+        accepted = accepted_claims(self._change("put_back", batch, worker=worker, most_misfits=MOST_MISFITS))
+        refused = [report for report in reports if report.claim not in accepted]
+        accepted |= self.end_cancelled(worker, [Stopped(report.claim, 0) for report in refused])
+        over = [failure_of(report) for report in refused if report.claim not in accepted]
+        return {**dict.fromkeys(accepted), **(self.fail(worker, over) if over else {})}
 
     def end_cancelled(self, worker: WorkerId, reports: Sequence[Stopped]) -> set[Claim]:
         """End running jobs that were asked to stop and did; return the claims that were still good."""
@@ -492,7 +568,7 @@ class SqlJobStore(abc.ABC):
             **_claims([report.claim for report in reports]),
             "durations": [item.duration_ms for item in reports],
         }
-        return _accepted(self._change("end_cancelled", batch, worker=worker))
+        return accepted_claims(self._change("end_cancelled", batch, worker=worker))
 
     def has_landed(self, job: ClaimedJob) -> bool:
         """Return whether the history holds the success of this attempt: for a COMMIT that was not answered."""
@@ -505,15 +581,19 @@ class SqlJobStore(abc.ABC):
 
     # Remote workers
 
+    def receipt_key(self) -> bytes:
+        """Return the key that the servers of this database sign receipts with; the first who asks chooses it."""
+        self._write("choose_receipt_key", secret=secrets.token_hex(32))
+        [(secret,)] = self._read("receipt_key")
+        return bytes.fromhex(secret)
+
     def server_seen(self, name: WorkerId) -> None:
         """Note that a server of remote workers is alive: what ran out after that is not the fault of its death."""
-        with self._writing(None) as connection:
-            self._run(connection, "server_seen", name=name)
+        self._write("server_seen", name=name)
 
     def remote_worker(self, owner: WorkerId, server: WorkerId) -> None:
         """Note which server a remote worker is connected to."""
-        with self._writing(None) as connection:
-            self._run(connection, "remote_worker", owner=owner, server=server)
+        self._write("remote_worker", owner=owner, server=server)
 
     def forget_servers(self) -> None:
         """Forget servers that are long gone, and who was connected to them."""
@@ -537,6 +617,17 @@ class SqlJobStore(abc.ABC):
         fault, and come back marked as suspects [SUSPECT-1].
         """
         return _decided([*self._change("reap", {}, limit=limit), *self._change("mark_suspects", {}, limit=limit)])
+
+    def furthest_ahead(self) -> tuple[datetime | None, datetime]:
+        """Return the furthest moment that was written by a clock which was ahead, None when there is none; and now."""
+        [(furthest, now)] = self._read("furthest_ahead", tolerated=TOLERATED_SECONDS)
+        return None if furthest is None else as_moment(furthest), as_moment(now)
+
+    def take_moments_back(self) -> None:
+        """Let what the queue wrote by a clock that was ahead count from now, in one transaction."""
+        with self._writing(None) as connection:
+            for name in ("end_leases_soon", "ready_from_now", "put_off_from_now", "ended_now"):
+                self._run(connection, name, tolerated=TOLERATED_SECONDS)
 
     def prune(self, older_than_seconds: float, limit: int = 1000) -> int:
         """Forget jobs that ended long ago; return how many.
@@ -562,7 +653,7 @@ class SqlJobStore(abc.ABC):
             rows = self._change_on(open_connection, "retry", {"ids": sorted(ids)})
             if rows:
                 items = [item_id(row[0]) for row in rows]
-                self._change_on(open_connection, "resolve_retried", {"items": items}, actor=storable(actor))
+                self._change_on(open_connection, "resolve_retried", {"items": items}, actor=storable(actor)[:ID_LENGTH])
                 self._announce(open_connection, sorted({row[1] for row in rows}))
         return {JobId(row[0]) for row in rows}
 
@@ -573,13 +664,16 @@ class SqlJobStore(abc.ABC):
             self._announce(open_connection, [topic])
 
     def set_limits(self, topic: str, limits: TopicLimits) -> None:
-        """Declare a topic's limits."""
-        with self._writing(None) as connection:
-            self._run(connection, "set_topic", topic=topic, is_limited=limits.is_limited, **asdict(limits))
+        """Declare a topic's limits, as those of this application."""
+        owner = self.application if limits.is_limited else None
+        self._write("set_topic", topic=topic, is_limited=limits.is_limited, limited_by=owner, **asdict(limits))
 
     def topics(self) -> list[Topic]:
         """Return every topic that was declared, limited or paused."""
-        return [Topic(row[0], bool(row[1]), TopicLimits(**_named_limits(row[3:]))) for row in self._read("topics")]
+        return [
+            Topic(row[0], bool(row[1]), TopicLimits(**_named_limits(row[3:-1])), row[-1])
+            for row in self._read("topics")
+        ]
 
     def limited_topics(self) -> list[str]:
         """Return the topics that must be claimed under their lock."""
@@ -589,21 +683,23 @@ class SqlJobStore(abc.ABC):
         """Return how many jobs of each topic are in each status, and how many nobody can run."""
         found: dict[str, TopicStats] = {}
         can_run = self._what_workers_run()
-        for topic, operation, status, jobs, oldest in self._read("stats"):
+        for topic, operation, status, jobs, oldest, misfits in self._read("stats"):
             stats = found.setdefault(topic, TopicStats(topic))
             stats.jobs[JobStatus(status)] = stats.jobs.get(JobStatus(status), 0) + jobs
+            without_worker = int(misfits)
             if status == JobStatus.READY:
                 before = stats.oldest_ready_seconds
                 longest = oldest if before is None else max(before, oldest)
                 found[topic] = stats = replace(stats, oldest_ready_seconds=longest)
-                if not can_run(topic, operation):
-                    stats.without_worker[operation] = jobs
+                without_worker = without_worker if can_run(topic, operation) else jobs
+            if without_worker:
+                stats.without_worker[operation] = stats.without_worker.get(operation, 0) + without_worker
         return list(found.values())
 
     # Workers
 
     def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
-        """Tell that a worker is there and what it can run; None stands for any operation of a topic.
+        """Log that a worker is there and what it can run; None stands for any operation of a topic.
 
         To be repeated every ``ANNOUNCE_SECONDS``: a worker that died is forgotten after a while.
         """
@@ -611,16 +707,25 @@ class SqlJobStore(abc.ABC):
         with self._writing(None) as connection:
             self._run(connection, "forget_workers", seconds=FORGOTTEN_SECONDS)
             self._run(
-                connection, "announce", worker=worker, host=socket.gethostname(), pid=os.getpid(), operations=said
+                connection,
+                "announce",
+                worker=worker,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                operations=said,
+                application=self.application,
             )
+
+    def live_applications(self) -> set[str]:
+        """Return the applications that have workers which were seen lately."""
+        return {row[0] for row in self._read("applications", seconds=ALIVE_SECONDS)}
 
     def withdraw(self, worker: WorkerId) -> None:
         """Forget a worker that stops."""
-        with self._writing(None) as connection:
-            self._run(connection, "withdraw", worker=worker)
+        self._write("withdraw", worker=worker)
 
     def _what_workers_run(self) -> Callable[[str, str], bool]:
-        """Return what tells whether a live worker can run an operation of a topic."""
+        """Return what returns whether a live worker can run an operation of a topic."""
         workers = [json.loads(row[0]) for row in self._read("workers", seconds=ALIVE_SECONDS)]
 
         def can_run(topic: str, operation: str) -> bool:
@@ -628,6 +733,10 @@ class SqlJobStore(abc.ABC):
             return any(names is None or operation in names for names in known)
 
         return can_run
+
+    def can_run(self, topic: str, operation: str) -> bool:
+        """Return whether a worker that was seen lately can run an operation of a topic."""
+        return self._what_workers_run()(topic, operation)
 
     def get(self, job_id: JobId) -> JobView | None:
         """Return a job that is still in the queue."""
@@ -645,12 +754,21 @@ class SqlJobStore(abc.ABC):
         return bool(self._run(connection, "take_slot", name=name, slot=self._moment(slot)))
 
     def start_periodic(self, connection: Connection, name: str, since: datetime) -> None:
-        """Note that a periodic job is there, so that its slots count from ``since``, unless that is noted already."""
-        self._run(connection, "start_periodic", name=name, slot=self._moment(since))
+        """Note that a periodic job is this application's, and that its slots count from ``since``.
 
-    def last_slots(self) -> dict[str, datetime]:
-        """Return the newest slot that was taken of each periodic job, or when it was first seen."""
-        return {row[0]: as_moment(row[1]) for row in self._read("last_slots")}
+        What is noted already stays: the slot, and whose it is.
+        """
+        self._run(connection, "start_periodic", name=name, slot=self._moment(since), application=self.application)
+
+    def places(self) -> dict[str, Place]:
+        """Return the newest slot that was taken of each periodic job, or when it was first seen, and whose it is."""
+        return {row[0]: Place(as_moment(row[1]), row[2]) for row in self._read("last_slots")}
+
+    def take_slot_back(self, connection: Connection, name: str, ahead: datetime, slot: datetime, job: NewJob) -> None:
+        """Move a periodic job back from a slot that lies ahead, and let the job that waits for that slot run now."""
+        taken = self._moment(ahead)
+        self._run(connection, "take_slot_back", name=name, ahead=taken, slot=self._moment(slot))
+        self._run(connection, "run_slot_now", ahead=taken, topic=job.topic, operation=job.operation)
 
     def now(self, connection: Connection | None = None) -> datetime:
         """Return the database's time, aware."""
@@ -673,6 +791,10 @@ class SqlJobStore(abc.ABC):
             result = connection.exec_driver_sql(*self._prepared(name, values))
             return list(result.fetchall()) if result.returns_rows else []
 
+    def _write(self, name: str, /, **values: object) -> None:
+        with self._writing(None) as connection:
+            self._run(connection, name, **values)
+
     def _read(self, name: str, /, **values: object) -> list[Row]:
         with translated(self.engine), self.engine.connect() as connection:
             return list(connection.exec_driver_sql(*self._prepared(name, values)).fetchall())
@@ -693,24 +815,38 @@ class _OwnTransaction(AbstractContextManager[Connection]):
         self._setup = setup
 
     def __enter__(self) -> Connection:
-        with translated(self._engine):
-            self._connection = writing(self._engine)
-            try:
-                self._transaction = self._connection.begin()
-                if self._setup is not None:
-                    self._connection.exec_driver_sql(self._setup)
-            except BaseException:
-                self._connection.close()
-                raise
+        try:
+            with translated(self._engine):
+                self._begin()
+        except Ambiguous as error:
+            raise _never_committed(error) from error
         return self._connection
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def _begin(self) -> None:
+        self._connection = writing(self._engine)
+        try:
+            self._transaction = self._connection.begin()
+            if self._setup is not None:
+                self._connection.exec_driver_sql(self._setup)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with translated(self._engine, is_commit=kind is None), self._connection:
             if kind is None:
                 self._transaction.commit()
-            else:
-                with suppress(DBAPIError):  # what went wrong before is what counts; an unanswered session is undone
-                    self._transaction.rollback()
+                return
+            is_broken = self._connection.invalidated
+            with suppress(DBAPIError):  # what went wrong before is what counts; an unanswered session is undone
+                self._transaction.rollback()
+        if isinstance(error, Ambiguous) and is_broken:
+            raise _never_committed(error) from error
+
+
+def _never_committed(error: Ambiguous) -> Unavailable:
+    """Return what a connection means that broke before the COMMIT was sent."""
+    return Unavailable(f"{error}. Nothing was changed; try again.")
 
 
 def in_utc(moment: datetime) -> datetime:
@@ -743,7 +879,7 @@ def _failures(reports: Sequence[Failure]) -> Batch:
 
 def _by_id(reports: Iterable[_Reported]) -> list[_Reported]:
     """Return reports in the order of ids: all who change many jobs lock them in that order, so none waits in a ring."""
-    return sorted(reports, key=lambda report: report.claim)
+    return sorted(reports, key=attrgetter("claim"))
 
 
 def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:
@@ -755,15 +891,17 @@ def _bounded(seconds: float | None) -> float | None:
     return None if seconds is None else min(seconds, _LONGEST_PAUSE_SECONDS)
 
 
-def _successes(reports: Sequence[Success]) -> dict[str, Sequence[object]]:
+def successes(reports: Sequence[Success]) -> Batch:
+    """Return reports as the columns of a batch."""
     return {
         **_claims([report.claim for report in reports]),
         "durations": [report.duration_ms for report in reports],
-        "outputs": [None if report.output is None else legible(report.output) for report in reports],
+        "outputs": [None if report.output is None else plain(report.output) for report in reports],
     }
 
 
-def _accepted(rows: Iterable[Row]) -> set[Claim]:
+def accepted_claims(rows: Iterable[Row]) -> set[Claim]:
+    """Return the claims that a change answered with: they were still good."""
     return {Claim(JobId(row[0]), Attempt(row[1])) for row in rows}
 
 

@@ -18,9 +18,9 @@ from typing import Any
 from sqlalchemy.engine import Connection, CursorResult
 
 from ...core.errors import JobError
+from ..fair_order import Candidate, first
 from ..model import ClaimedJob, JobId, NewJob, Wanted, WorkerId
 from ..statements import script
-from ..turns import Candidate, first
 from .answers import translated
 from .base import Batch, Row, SqlJobStore, as_moment
 
@@ -34,6 +34,8 @@ _FIELD_OF = {
     "finals": "is_final",
     "seconds": "delay_seconds",
     "reasons": "reason",
+    "misfits": "is_misfit",
+    "undone": "is_undone",
     "progress": "progress",
     "items": "item_id",
     "keys": "limit_key",

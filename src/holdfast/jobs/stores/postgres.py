@@ -7,17 +7,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sqlalchemy.engine import Connection, Engine
 
 from ...core.clock import Clock, SystemClock
-from ...core.engine import autocommit
-from ...records.history import history_row
+from ...database.drivers import driver_of
+from ...database.pools import autocommit, rows_of, said
+from ...records.history import NewEntry, history_row
+from ...runtime.lent_connection import LentConnection
 from ..listener import CHANNEL, Listener
-from ..model import Attempt, Claim, ClaimedJob, Enqueued, JobId, NewJob, Wanted, WorkerId, item_id
+from ..model import Attempt, Claim, ClaimedJob, Enqueued, JobId, NewJob, Success, Wanted, WorkerId, item_id
 from .answers import translated
-from .base import Batch, Row, SqlJobStore
+from .base import Batch, Row, SqlJobStore, accepted_claims, successes
 
 # The columns of a new job besides its payload, and what the table has for them when they are left out.
 _DEFAULTS: dict[str, object] = {
@@ -47,7 +49,9 @@ _HISTORY_COLUMNS = {
     "correlation_ids": "correlation_id",
     "item_ids": "item_id",
     "deliveries": "attempt",
+    "applications": "application",
 }
+_CLAIMS = frozenset({"claim", "claim_merged"})
 _LINES_AT_ONCE = 1000
 _GO_ON_SECONDS = 0.2
 _WORTH_GOING_ON = 100
@@ -73,8 +77,10 @@ class PostgresJobStore(SqlJobStore):
     dialect: ClassVar[str] = "postgresql"
     notifies: ClassVar[bool] = True
 
-    def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
-        super().__init__(engine, ahead_seconds=ahead_seconds)
+    def __init__(
+        self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0, application: str | None = None
+    ) -> None:
+        super().__init__(engine, ahead_seconds=ahead_seconds, application=application)
         self.clock: Clock = SystemClock()
         self._ends: dict[tuple[str, str], _End] = {}
 
@@ -85,13 +91,29 @@ class PostgresJobStore(SqlJobStore):
         return Listener(self.engine, frozenset(wanted), on_jobs=on_jobs, on_cancel=on_cancel)
 
     def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+        is_claim = name in _CLAIMS
         with translated(self.engine), autocommit(self.engine) as connection:
-            return self._change_on(connection, name, batch, **values)
+            return said(connection, *self._prepared(name, {**_columns(batch), **values}), is_binary=is_claim)
+
+    def _completed(self, name: str, worker: WorkerId, reports: Sequence[Success]) -> set[Claim]:
+        """Read the answer only when a claim was refused: there are many."""
+        values = {**_columns(successes(reports)), "worker": worker}
+        with translated(self.engine), autocommit(self.engine) as connection:
+            answer = said(
+                connection,
+                *self._prepared(name, values),
+                read=lambda cursor: None if cursor.rowcount == len(reports) else rows_of(cursor),
+            )
+        return {report.claim for report in reports} if answer is None else accepted_claims(answer)
 
     def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> list[Row]:
-        with translated(self.engine):
-            columns = {column: _array(items) for column, items in batch.items()}
-            return list(connection.exec_driver_sql(*self._prepared(name, {**columns, **values})).fetchall())
+        return self._run(connection, name, **_columns(batch), **values)
+
+    def _run(self, connection: Connection, name: str, /, **values: object) -> list[Row]:
+        if isinstance(connection, LentConnection) and connection.is_ours:
+            with translated(self.engine):
+                return said(connection, *self._prepared(name, values))
+        return super()._run(connection, name, **values)
 
     def _claim_unlimited(
         self, worker: WorkerId, wanted: Wanted, capacity: int, mosts: Mapping[str, int]
@@ -166,11 +188,11 @@ class PostgresJobStore(SqlJobStore):
         return [row[0] for row in rows]
 
     def drop_recorded_on(
-        self, connection: Connection, worker: WorkerId, ends: Mapping[Claim, Mapping[str, Any] | None]
+        self, connection: Connection, worker: WorkerId, ends: Mapping[Claim, NewEntry | None]
     ) -> set[Claim]:
         """Do both by one statement."""
         claims = sorted(ends)
-        rows = [{} if (entry := ends[claim]) is None else history_row(**entry) for claim in claims]
+        rows = [{} if (entry := ends[claim]) is None else history_row(entry) for claim in claims]
         batch: Batch = {
             "ids": [claim.id for claim in claims],
             "attempts": [claim.attempt for claim in claims],
@@ -194,14 +216,11 @@ class PostgresJobStore(SqlJobStore):
 
     def _copy(self, connection: Connection, columns: Iterable[str], lines: Iterable[str]) -> int:
         sql = f"COPY holdfast_jobs ({', '.join([*columns, 'payload'])}) FROM STDIN"
-        with translated(self.engine):
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            with driver.cursor() as cursor:
-                with cursor.copy(sql) as copy:
-                    for block in _blocks(lines):
-                        copy.write(block)
-                return int(cursor.rowcount)
+        with translated(self.engine), driver_of(connection).cursor() as cursor:
+            with cursor.copy(sql) as copy:
+                for block in _blocks(lines):
+                    copy.write(block)
+            return int(cursor.rowcount)
 
     def _copied(self, job: NewJob) -> dict[str, object]:
         status = "ready" if job.run_at is None else "scheduled"
@@ -216,6 +235,10 @@ class PostgresJobStore(SqlJobStore):
 
 def _pairs(wanted: Wanted) -> list[tuple[str, str]]:
     return [(topic, operation) for topic, operations in wanted.items() for operation in operations]
+
+
+def _columns(batch: Batch) -> dict[str, object]:
+    return {name: _array(items) for name, items in batch.items()}
 
 
 def _array(items: Sequence[object]) -> object:

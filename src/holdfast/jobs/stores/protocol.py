@@ -8,7 +8,20 @@ from typing import Protocol
 from sqlalchemy.engine import Connection, Engine
 
 from ...core.clock import Clock
-from ..model import Claim, ClaimedJob, Due, Failure, JobStatus, PutBack, Stopped, Success, Suspect, Wanted, WorkerId
+from ..model import (
+    Claim,
+    ClaimedJob,
+    Due,
+    Failure,
+    JobStatus,
+    PutBack,
+    Stopped,
+    Success,
+    Suspect,
+    WaitingSuspect,
+    Wanted,
+    WorkerId,
+)
 
 
 class WakeUps(Protocol):
@@ -48,7 +61,7 @@ class WorkerStore(Protocol):
         ...
 
     def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
-        """Tell that a worker is there and what it can run."""
+        """Log that a worker is there and what it can run."""
         ...
 
     def withdraw(self, worker: WorkerId) -> None:
@@ -65,6 +78,10 @@ class WorkerStore(Protocol):
         """Claim from a limited topic."""
         ...
 
+    def rate_opens_in(self, topic: str) -> float | None:
+        """Return for how long a rate keeps jobs of a limited topic waiting, None when none does."""
+        ...
+
     def limited_topics(self) -> list[str]:
         """Return the topics to pass to ``claim_limited``."""
         ...
@@ -77,8 +94,12 @@ class WorkerStore(Protocol):
         """Return how long it is until the next scheduled job is due, and whether suspects wait."""
         ...
 
-    def claim_suspect(self, worker: WorkerId, can_run: Callable[[str, str], bool]) -> Suspect | None:
-        """Claim the suspect that has waited longest."""
+    def suspects(self, can_run: Callable[[str, str], bool]) -> Sequence[WaitingSuspect]:
+        """Return the suspects to test here, who has waited longest first."""
+        ...
+
+    def claim_suspect(self, worker: WorkerId, waiting: WaitingSuspect) -> Suspect | None:
+        """Claim a suspect if there is room for it."""
         ...
 
     def begin(self, worker: WorkerId, claim: Claim) -> bool:
@@ -113,8 +134,8 @@ class WorkerStore(Protocol):
         """End attempts that failed."""
         ...
 
-    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> set[Claim]:
-        """Give jobs back."""
+    def put_back(self, worker: WorkerId, reports: Sequence[PutBack]) -> dict[Claim, JobStatus | None]:
+        """Give jobs back; those with a status failed instead."""
         ...
 
     def end_cancelled(self, worker: WorkerId, reports: Sequence[Stopped]) -> set[Claim]:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from sqlalchemy.engine import Engine
 
 from ...core.config import DbConfig, ResolvedDbConfig, parse_url
-from ...core.engine import end_what_freezes, let_sessions_say
+from ...database.ended_sessions import replace_ended_sessions
+from ...database.pools import end_what_freezes, let_sessions_say
 
 # The queue empties and fills within seconds, so the planner's statistics are often wrong. Every statement of the queue
-# is meant to go by index; told that the table is tiny, the planner would read all of it for each batch.
+# is meant to go by index; if it took the table for tiny, the planner would read all of it for each batch.
 _BY_INDEX = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 
 # A network that swallows everything gives no error: without these, a session would wait for an answer for ever.
@@ -35,4 +36,4 @@ def noticing_silence(config: DbConfig) -> DbConfig:
 
 def prepare_engine(engine: Engine) -> Engine:
     """Return the engine, its new sessions set up for the queue. Not for engines that others use too."""
-    return end_what_freezes(let_sessions_say(engine, _BY_INDEX))
+    return replace_ended_sessions(end_what_freezes(let_sessions_say(engine, _BY_INDEX)))

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from sqlalchemy.engine import Connection, Engine
 
-from ...core.engine import use_wal
+from ...database.pools import use_wal
 from ..model import JobId, NewJob
 from ..statements import script, statement
 from .answers import translated
@@ -25,8 +25,10 @@ class SqliteJobStore(PortableJobStore):
 
     dialect: ClassVar[str] = "sqlite"
 
-    def __init__(self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0) -> None:
-        super().__init__(engine, ahead_seconds=ahead_seconds)
+    def __init__(
+        self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0, application: str | None = None
+    ) -> None:
+        super().__init__(engine, ahead_seconds=ahead_seconds, application=application)
         use_wal(engine)
 
     def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:

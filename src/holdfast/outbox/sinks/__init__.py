@@ -3,6 +3,7 @@
 A client library is imported when its sink is made, so this package can be imported without any of them.
 """
 
+from ...core.errors import DeliveryError
 from .cloud_events import cloud_event
 from .event_hubs import EventHubsSink
 from .kafka import KafkaSink
@@ -22,5 +23,6 @@ __all__ = [
     "verify",
     "new_secret",
     "SignatureError",
+    "DeliveryError",
     "cloud_event",
 ]

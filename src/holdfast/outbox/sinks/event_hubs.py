@@ -7,15 +7,17 @@ against a real Event Hub here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import ConfigurationError, OutboxError
+from ...core.errors import ConfigurationError, DeliveryError
+from ...core.extras import needed
 from ..message import Message
 from .batching import by_key, send_in_batches
 from .cloud_events import AMQP_PREFIX, CONTENT_TYPE, as_json, attributes_of, checked_source
-from .extras import needed
+from .protocol import Taken, called
 
 if TYPE_CHECKING:
     from azure.eventhub import EventData, EventDataBatch, EventHubProducerClient
@@ -48,7 +50,7 @@ class EventHubsSink:
         partition_id: str | None = None,
         timeout_seconds: float = 30.0,
     ) -> None:
-        with needed("EventHubsSink", "azure-eventhub", "eventhubs"):
+        with needed("EventHubsSink needs azure-eventhub", "eventhubs"):
             from azure.eventhub import EventData
             from azure.eventhub.exceptions import EventHubError
         self._event_class, self._errors = EventData, EventHubError
@@ -64,7 +66,7 @@ class EventHubsSink:
         cls, connection_string: str, event_hub: str, *, source: str, **options: Any
     ) -> EventHubsSink:
         """Return a sink on an event hub; ``options`` are those of the sink. Nothing connects yet."""
-        with needed("EventHubsSink", "azure-eventhub", "eventhubs"):
+        with needed("EventHubsSink needs azure-eventhub", "eventhubs"):
             from azure.eventhub import EventHubProducerClient
         producer = EventHubProducerClient.from_connection_string(connection_string, eventhub_name=event_hub)
         return cls(producer, source=source, **options)
@@ -76,12 +78,12 @@ class EventHubsSink:
         """Send messages, those of each key in order, and stop at the first batch that is not taken.
 
         Raises:
-            MessageError: a message is too large.
-            OutboxError: the hub did not take a batch for sure.
+            DeliveryError: a message is too large, or the hub did not take a batch for sure.
         """
+        taken = Taken()
         with self._turn:
             for key, group in self._groups(messages):
-                self._send_group(key, group)
+                self._send_group(key, group, taken)
 
     def close(self) -> None:
         """Close the connection; the sink cannot be used after that."""
@@ -94,15 +96,11 @@ class EventHubsSink:
             return [(None, list(messages))]
         return list(by_key(messages, lambda message: message.key).items())
 
-    def _send_group(self, key: str | None, group: Sequence[Message]) -> None:
-        try:
-            send_in_batches(group, new_batch=partial(self._new_batch, key), add=self._add, send=self._send_batch)
-        except self._errors as error:
-            raise OutboxError(
-                f"The event hub '{self._name}' did not take messages from '{group[0].message_id}' on for sure "
-                f"({type(error).__name__}). They come again with the same ids; check that it can be reached and that "
-                "this identity may send."
-            ) from error
+    def _send_group(self, key: str | None, group: Sequence[Message], taken: Taken) -> None:
+        new_batch = partial(self._new_batch, key)
+        send_in_batches(
+            group, taken, new_batch=new_batch, add=self._add, send=self._send_batch, translated=self._translated
+        )
 
     def _new_batch(self, key: str | None) -> EventDataBatch:
         return self._producer.create_batch(partition_id=self._partition_id, partition_key=key)
@@ -116,6 +114,17 @@ class EventHubsSink:
 
     def _send_batch(self, batch: EventDataBatch) -> None:
         self._producer.send_batch(batch, timeout=self._timeout_seconds)
+
+    @contextmanager
+    def _translated(self, messages: Sequence[Message]) -> Iterator[None]:
+        """Say what went wrong without the hub's own words."""
+        try:
+            yield
+        except self._errors as error:
+            raise DeliveryError(
+                f"The event hub '{self._name}' did not take {called(messages)} for sure ({type(error).__name__}). What "
+                "is not taken comes again with the same id; check that it can be reached and lets this identity send."
+            ) from error
 
     def _event(self, message: Message) -> EventData:
         event = self._event_class(as_json(message, self._source))

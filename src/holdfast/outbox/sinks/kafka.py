@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import ConfigurationError, OutboxError
+from ...core.clock import Clock, SystemClock
+from ...core.errors import ConfigurationError, DeliveryError
+from ...core.extras import needed
 from ..message import Message
 from .cloud_events import CONTENT_TYPE, KAFKA_PREFIX, as_json, attributes_of, checked_source
-from .extras import needed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
@@ -27,6 +29,7 @@ RECOMMENDED: Mapping[str, Any] = {
 """Settings the sink adds unless yours say otherwise."""
 
 _DISCARD_SECONDS = 1.0
+_TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD"})
 
 
 class KafkaSink:
@@ -44,6 +47,7 @@ class KafkaSink:
             sink adds ``REQUIRED``, and ``RECOMMENDED`` unless yours say otherwise.
         source: who sends, a URI reference such as ``/shop``.
         timeout_seconds: how long a batch may take, the producer's retries included.
+        clock: tells how much of that is left.
         new_producer: makes the producer from the settings; ``confluent_kafka.Producer`` when left out.
 
     Raises:
@@ -59,8 +63,9 @@ class KafkaSink:
         source: str,
         timeout_seconds: float = 30.0,
         new_producer: Callable[[dict[str, Any]], Producer] | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        with needed("KafkaSink", "confluent-kafka", "kafka"):
+        with needed("KafkaSink needs confluent-kafka", "kafka"):
             from confluent_kafka import KafkaException, Producer
         self._errors = KafkaException
         self._new_producer = new_producer or Producer
@@ -68,6 +73,7 @@ class KafkaSink:
         self._configuration = _checked_configuration(configuration)
         self._source = checked_source(source)
         self._timeout_seconds = timeout_seconds
+        self._clock = clock or SystemClock()
         self._producer: Producer | None = None
         self._turn = threading.Lock()
 
@@ -78,7 +84,7 @@ class KafkaSink:
         """Send messages, those of each key in order, and return when every one is confirmed by all replicas in sync.
 
         Raises:
-            OutboxError: a record was refused, or not confirmed in time.
+            DeliveryError: a record was refused, or not confirmed in time; says which ones were confirmed.
             ConfigurationError: the settings are none that a producer takes.
         """
         with self._turn:
@@ -95,24 +101,38 @@ class KafkaSink:
 
     def _send_all(self, messages: Sequence[Message]) -> None:
         producer, reports = self._opened(), _Reports()
-        for message in messages:
-            self._produce(producer, message, reports)
-        producer.flush(self._timeout_seconds)
-        if reports.failure is not None:
-            raise OutboxError(self._refusal(*reports.failure))
-        if reports.confirmed < len(messages):
-            missing = f"{len(messages) - reports.confirmed} were not confirmed within {self._timeout_seconds:g} s"
-            raise OutboxError(self._refusal(messages[0].message_id, missing))
+        until = self._clock.monotonic() + self._timeout_seconds
+        refused = self._produce_all(producer, messages, reports, until)
+        self._flush(producer, until)
+        failure = reports.failure or refused
+        if failure is not None:
+            raise self._refusal(failure, reports)
+        missing = [message.message_id for message in messages if message.message_id not in reports.confirmed]
+        if missing:
+            late = f"{len(missing)} were not confirmed within {self._timeout_seconds:g} s"
+            raise self._refusal(_Failure(missing, late), reports)
 
-    def _produce(self, producer: Producer, message: Message, reports: _Reports) -> None:
-        try:
+    def _produce_all(
+        self, producer: Producer, messages: Sequence[Message], reports: _Reports, until: float
+    ) -> _Failure | None:
+        """Hand over messages in order, and stop at the first that the producer does not take; return why."""
+        for message in messages:
             try:
-                self._produce_one(producer, message, reports)
-            except BufferError:  # the producer's queue is full
-                producer.flush(self._timeout_seconds)
-                self._produce_one(producer, message, reports)
-        except (self._errors, BufferError) as error:
-            raise OutboxError(self._refusal(message.message_id, _reason(error))) from error
+                self._produce(producer, message, reports, until)
+            except (self._errors, BufferError) as error:
+                return _Failure([message.message_id], _reason(error), is_permanent=_is_too_large(error))
+        return None
+
+    def _produce(self, producer: Producer, message: Message, reports: _Reports, until: float) -> None:
+        try:
+            self._produce_one(producer, message, reports)
+        except BufferError:  # the producer's queue is full
+            self._flush(producer, until)
+            self._produce_one(producer, message, reports)
+
+    def _flush(self, producer: Producer, until: float) -> None:
+        """Wait for reports as long as a batch may take in all."""
+        producer.flush(max(0.0, until - self._clock.monotonic()))
 
     def _produce_one(self, producer: Producer, message: Message, reports: _Reports) -> None:
         attributes = attributes_of(message, self._source)
@@ -142,36 +162,53 @@ class KafkaSink:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
             producer.flush(_DISCARD_SECONDS)
 
-    def _refusal(self, message_id: str, reason: str) -> str:
-        return (
-            f"Kafka topic '{self._topic}' did not confirm messages from '{message_id}' on: {reason}. They come again "
-            "with the same ids; check that the brokers can be reached, the topic and its largest record size."
+    def _refusal(self, failure: _Failure, reports: _Reports) -> DeliveryError:
+        return DeliveryError(
+            f"Kafka topic '{self._topic}' did not confirm messages from '{failure.ids[0]}' on: {failure.reason}. They "
+            "come again with the same ids; check the brokers, the topic and its largest record size.",
+            is_permanent=failure.is_permanent,
+            delivered=reports.confirmed,
+            about=failure.ids,
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Which messages were not taken, and why."""
+
+    ids: Sequence[str]
+    reason: str
+    is_permanent: bool = False
+
+
 class _Reports:
-    """The delivery reports of one send: how many are good, and the first that is not."""
+    """The delivery reports of one send: which are good, and the first that is not."""
 
     def __init__(self) -> None:
-        self.confirmed = 0
-        self.failure: tuple[str, str] | None = None
+        self.confirmed: set[str] = set()
+        self.failure: _Failure | None = None
 
     def of(self, message_id: str) -> Callable[[KafkaError | None, Any], None]:
         """Return what the producer calls when it knows what became of a message."""
 
         def report(error: KafkaError | None, _record: Any) -> None:
             if error is None:
-                self.confirmed += 1
+                self.confirmed.add(message_id)
             elif self.failure is None:
-                self.failure = (message_id, error.str())
+                self.failure = _Failure([message_id], error.str(), is_permanent=error.name() in _TOO_LARGE)
 
         return report
 
 
+def _is_too_large(error: Exception) -> bool:
+    cause = error.args[0] if error.args else error
+    return hasattr(cause, "name") and cause.name() in _TOO_LARGE
+
+
 def _reason(error: Exception) -> str:
     """Return what a client's error says, without its wrapping."""
-    told = error.args[0] if error.args else error
-    return str(told.str() if hasattr(told, "str") else told).rstrip(".")
+    cause = error.args[0] if error.args else error
+    return str(cause.str() if hasattr(cause, "str") else cause).rstrip(".")
 
 
 def _in_header(value: str | int | bool) -> str:

@@ -7,14 +7,16 @@ against a real Service Bus here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import ConfigurationError, MessageError, OutboxError
+from ...core.errors import ConfigurationError, DeliveryError
+from ...core.extras import needed
 from ..message import Message
 from .batching import by_key, send_in_batches
 from .cloud_events import AMQP_PREFIX, CONTENT_TYPE, as_json, attributes_of, checked_source
-from .extras import needed
+from .protocol import Taken, called
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
@@ -44,7 +46,7 @@ class ServiceBusSink:
     def __init__(
         self, sender: ServiceBusSender, *, source: str, sessions: bool = False, timeout_seconds: float = 30.0
     ) -> None:
-        with needed("ServiceBusSink", "azure-servicebus", "servicebus"):
+        with needed("ServiceBusSink needs azure-servicebus", "servicebus"):
             from azure.servicebus import ServiceBusMessage
             from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
         self._message_class = ServiceBusMessage
@@ -74,7 +76,7 @@ class ServiceBusSink:
         """
         if (queue is None) == (topic is None):
             raise ConfigurationError("ServiceBusSink sends to one place: pass either queue= or topic=.")
-        with needed("ServiceBusSink", "azure-servicebus", "servicebus"):
+        with needed("ServiceBusSink needs azure-servicebus", "servicebus"):
             from azure.servicebus import ServiceBusClient
         client = ServiceBusClient.from_connection_string(connection_string)
         sender = client.get_topic_sender(topic) if topic is not None else client.get_queue_sender(str(queue))
@@ -89,12 +91,20 @@ class ServiceBusSink:
         """Send messages in order, with sessions in order of each key, and stop at the first batch that is not taken.
 
         Raises:
-            MessageError: a message is too large, or its id or key is longer than Service Bus takes.
-            OutboxError: Service Bus did not take a batch for sure.
+            DeliveryError: Service Bus did not take a batch for sure, or a message is too large for it, or its id or key
+                too long.
         """
+        taken = Taken()
         with self._turn:
             for group in self._groups(messages):
-                self._send_group(group)
+                send_in_batches(
+                    group,
+                    taken,
+                    new_batch=self._sender.create_message_batch,
+                    add=self._add,
+                    send=self._send_batch,
+                    translated=self._translated,
+                )
 
     def close(self) -> None:
         """Close the connection; the sink cannot be used after that."""
@@ -107,17 +117,6 @@ class ServiceBusSink:
         """Return what may share a batch: all, or with sessions those of one session."""
         return list(by_key(messages, _session).values()) if self._has_sessions else [list(messages)]
 
-    def _send_group(self, group: Sequence[Message]) -> None:
-        new_batch = self._sender.create_message_batch
-        try:
-            send_in_batches(group, new_batch=new_batch, add=self._add, send=self._send_batch)
-        except self._errors as error:
-            raise OutboxError(
-                f"Service Bus {self._place} did not take messages from '{group[0].message_id}' on for sure "
-                f"({type(error).__name__}). They come again with the same ids; check that it can be reached and that "
-                "this identity may send."
-            ) from error
-
     def _add(self, batch: ServiceBusMessageBatch, message: Message) -> bool:
         sendable = self._sendable(message)
         try:
@@ -128,6 +127,17 @@ class ServiceBusSink:
 
     def _send_batch(self, batch: ServiceBusMessageBatch) -> None:
         self._sender.send_messages(batch, timeout=self._timeout_seconds)
+
+    @contextmanager
+    def _translated(self, messages: Sequence[Message]) -> Iterator[None]:
+        """Say what went wrong without the service's own words."""
+        try:
+            yield
+        except self._errors as error:
+            raise DeliveryError(
+                f"Service Bus {self._place} did not take {called(messages)} for sure ({type(error).__name__}). What "
+                "is not taken comes again with the same id; check that it can be reached and lets this identity send."
+            ) from error
 
     def _sendable(self, message: Message) -> ServiceBusMessage:
         attributes = attributes_of(message, self._source)
@@ -142,9 +152,10 @@ class ServiceBusSink:
                 application_properties={AMQP_PREFIX + name: value for name, value in attributes.items()},
             )
         except ValueError as error:
-            raise MessageError(
+            raise DeliveryError(
                 f"Service Bus {self._place} cannot take message '{message.message_id}': {error} Append it anew with a "
-                "shorter id or key."
+                "shorter id or key.",
+                is_permanent=True,
             ) from error
 
 

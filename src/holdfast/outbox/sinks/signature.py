@@ -56,7 +56,7 @@ def verify(
         headers: the request's headers, in upper or lower case.
         secret: the secret shared with the sender; several while they are changed.
         tolerance_seconds: how far the time of sending may be from this machine's clock.
-        clock: tells the time.
+        clock: where the time comes from.
 
     Raises:
         SignatureError: a header is missing, the time is too far away, or no signature fits.

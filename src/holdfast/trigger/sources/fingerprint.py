@@ -15,10 +15,13 @@ from typing import Any
 
 from sqlalchemy.engine import URL, make_url
 
-_FORM = 1
+_FORM = 2
 _ODBC_PASSWORD = re.compile(r"pwd=[^;]*", re.IGNORECASE)
+_ODBC_DATABASE = re.compile(r"(?:^|;)\s*(?:database|initial catalog)\s*=\s*([^;]*)", re.IGNORECASE)
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_NAMES_A_DATABASE = ("dbname", "database", "service_name", "service")
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,26 @@ class SourceDefinition:
 
 
 def fingerprint(definition: SourceDefinition) -> str:
-    """Return ``sha256:…`` over the canonical form. The password is no part of it, nor is the driver."""
-    form: dict[str, Any] = {
-        "form": _FORM,
-        "database": _database(make_url(definition.url)),
+    """Return ``sha256:…`` over the canonical form.
+
+    Where the database is reached, as whom and through which driver is no part of it: a server that is moved, put behind
+    a pooler or given another user is the same source. Whether it is the same database shows in its history.
+    """
+    url = make_url(definition.url)
+    return _hashed({"form": _FORM, "database": _database(url), **_rows(definition)})
+
+
+def former_fingerprints(definition: SourceDefinition) -> tuple[str, ...]:
+    """Return what releases before hashed, with host, port and user; the first is what they would hash now."""
+    return tuple(
+        _hashed({"form": 1, "database": _reached_database(url), **_rows(definition)})
+        for url in _same_machine(make_url(definition.url))
+    )
+
+
+def _rows(definition: SourceDefinition) -> dict[str, Any]:
+    """Return which rows it reads and in which order."""
+    return {
         "schema": definition.schema,
         "table": definition.table,
         "query": definition.query,
@@ -51,14 +70,36 @@ def fingerprint(definition: SourceDefinition) -> str:
         "where": definition.where,
         "parameters": {name: _stable(value) for name, value in definition.parameters.items()},
     }
+
+
+def _hashed(form: dict[str, Any]) -> str:
     used = {key: value for key, value in form.items() if value not in (None, {}, [])}
     return "sha256:" + hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()
 
 
+def _same_machine(url: URL) -> list[URL]:
+    """Return the URL, and the same with the other names of this machine if it names that."""
+    others = [name for name in _THIS_MACHINE if name != url.host] if url.host in _THIS_MACHINE else []
+    return [url, *(url.set(host=name) for name in others)]
+
+
 def _database(url: URL) -> dict[str, object]:
-    """Return which database it is. Drivers may also be told in the query part, which counts only where it is used."""
+    """Return which database it is, wherever the server is."""
+    named = url.database or next((url.query[key] for key in _NAMES_A_DATABASE if key in url.query), None)
+    in_odbc = _ODBC_DATABASE.search(str(url.query.get("odbc_connect", "")))
+    if named is None and in_odbc is not None:
+        named = in_odbc[1].strip().strip("{}")
+    return {"scheme": _scheme(url), "database": named}
+
+
+def _scheme(url: URL) -> str:
     scheme = url.drivername.partition("+")[0]
-    scheme = _SCHEMES.get(scheme, scheme)
+    return _SCHEMES.get(scheme, scheme)
+
+
+def _reached_database(url: URL) -> dict[str, object]:
+    """Return which database it is by how it is reached, as form 1 had it."""
+    scheme = _scheme(url)
     named: dict[str, object] = {
         "scheme": scheme,
         "user": url.username,
@@ -77,10 +118,14 @@ def _stable(value: object) -> str:
     return repr(sorted(value, key=repr)) if isinstance(value, (set, frozenset)) else repr(value)
 
 
-def azure_functions_db_fingerprint(definition: SourceDefinition) -> str:
-    """Return the hash that azure-functions-db 0.8.3 stores for the same definition."""
+def azure_functions_db_fingerprints(definition: SourceDefinition) -> tuple[str, ...]:
+    """Return the hash that azure-functions-db 0.8.3 stores for the same definition, first as it is written here."""
+    return tuple(_azure_functions_db_fingerprint(definition, url) for url in _same_machine(make_url(definition.url)))
+
+
+def _azure_functions_db_fingerprint(definition: SourceDefinition, url: URL) -> str:
     form = {
-        "url": str(make_url(definition.url).set(password=None)),
+        "url": str(url.set(password=None)),
         "schema": definition.schema,
         "table": definition.table,
         "query": definition.query,

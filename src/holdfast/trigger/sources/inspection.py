@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Table, inspect, text
@@ -27,9 +28,11 @@ from sqlalchemy.types import (
     TypeEngine,
 )
 
-from ...core.driver_errors import connection_error
 from ...core.errors import SourceConfigurationError
-from ...core.reflection import accept_unknown_types, missing_table_message, qualified
+from ...database.errors import connection_error
+from ...database.reflection import accept_unknown_types, missing_table_message, qualified
+from .cursor_trigger import expressions
+from .installed_cursor import Installed, find_installed
 
 _POSTGRES_CLOCK = re.compile(
     r"(now|transaction_timestamp|statement_timestamp|clock_timestamp)\(\)"
@@ -56,7 +59,29 @@ _MYSQL_CLOCK = re.compile(
 _SQLITE_CLOCK = re.compile(
     r"current_timestamp|current_date|'now'|\b(datetime|date|unixepoch|julianday)\(\s*\)", re.IGNORECASE
 )
+_LOCALTIME = re.compile(r"'localtime'", re.IGNORECASE)
 _AUTOINCREMENT = re.compile(r"primary\s+key(\s+(asc|desc))?(\s+on\s+conflict\s+\w+)?\s+autoincrement\b", re.IGNORECASE)
+
+# What a generated column is made of; the beginning of a row's version is the server's clock. Expected rows: 1.
+_GENERATION = text(
+    "SELECT generation_expression FROM information_schema.columns "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :table AND column_name = :column"
+)
+
+# A table that belongs to this one, as a partition or by inheritance, and whose column has another default: rows that
+# are written into it directly get that. Expected rows: 0 or 1.
+_OTHER_DEFAULT = text(
+    "WITH RECURSIVE member AS (SELECT to_regclass(:relation)::oid AS relid "
+    "UNION SELECT inhrelid FROM pg_inherits JOIN member ON inhparent = relid) "
+    "SELECT relid::regclass::text FROM member JOIN pg_attribute ON attrelid = relid AND attname = :column "
+    "LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum JOIN pg_class ON pg_class.oid = relid "
+    "WHERE relkind = 'r' AND pg_get_expr(adbin, adrelid) IS DISTINCT FROM :default ORDER BY 1 LIMIT 1"
+)
+
+# Whether a SQLite table's primary key has an index of its own: it does not number the rows then. Expected rows: 1.
+_KEY_INDEX = text(
+    "SELECT EXISTS (SELECT 1 FROM pragma_index_list(:table, coalesce(:schema, 'main')) WHERE origin = 'pk')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +99,13 @@ class ServerClock:
 class CursorFacts:
     """What is known of the cursor column.
 
-    ``clock`` tells that the database fills the column from its own clock, with values that never go back. ``digits``
-    are the decimal places of a second that its values have (None: microseconds).
+    ``clock`` means that the database fills the column from its own clock, with values that never go back; ``default``
+    is then what it writes. ``digits`` are the decimal places of a second that its values have (None: microseconds).
+    ``kept_by`` names what keeps the column on every update that leaves it alone, and ``is_forced`` means that no
+    statement can write it; ``installed`` is the trigger of Holdfast, with its fault; ``escapes`` names what changes
+    rows past all of them. ``local_offset`` is how far its local time is ahead of UTC now (None: that is not known).
+    ``is_of_view`` means that it is a view's column, of whose tables nothing is known. ``part_apart`` is a partition
+    whose column has another default.
     """
 
     name: str
@@ -86,6 +116,13 @@ class CursorFacts:
     generated_id: bool
     clock: ServerClock | None = None
     digits: int | None = None
+    kept_by: str | None = None
+    is_forced: bool = False
+    installed: Installed | None = None
+    escapes: str | None = None
+    local_offset: timedelta | None = None
+    is_of_view: bool = False
+    part_apart: str | None = None
 
     @property
     def is_integer(self) -> bool:
@@ -106,6 +143,13 @@ class CursorFacts:
     def has_server_time_default(self) -> bool:
         """Return whether the database itself writes the time into the column."""
         return self.clock is not None
+
+    def holds_local_time(self, dialect_name: str) -> bool:
+        """Return whether the values are local times of whoever writes them, so that its zone counts."""
+        if dialect_name == "sqlite":
+            return self.has_server_time_default and _LOCALTIME.search(self.default or "") is not None
+        has_zone = isinstance(self.type, TIMESTAMP) or bool(getattr(self.type, "timezone", False))
+        return not has_zone and (self.clock is None or self.clock.zone is None)
 
 
 def server_clock(dialect_name: str, column_type: TypeEngine[Any], default: str | None) -> ServerClock | None:
@@ -184,19 +228,82 @@ def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
     found = inspect(engine)
     accept_unknown_types()
     described = next(column for column in found.get_columns(table.name, table.schema) if column["name"] == cursor)
-    default = described.get("default")
+    default = None if described.get("default") is None else str(described["default"])
     reflected = table.c[cursor]
-    clock = server_clock(engine.dialect.name, reflected.type, None if default is None else str(default))
-    return CursorFacts(
+    clock = server_clock(engine.dialect.name, reflected.type, default)
+    known = CursorFacts(
         name=cursor,
         type=reflected.type,
         type_name="" if isinstance(reflected.type, NullType) else reflected.type.compile(engine.dialect).lower(),
-        nullable=bool(described.get("nullable", True)) and not reflected.primary_key,
-        default=None if default is None else str(default),
+        nullable=cursor in nullable_columns(engine, table, [cursor]),
+        default=default,
         generated_id=_is_generated_id(engine, found, table, cursor, dict(described)),
         clock=clock,
         digits=_digits(engine.dialect.name, reflected.type, clock),
     )
+    if is_view(found, table):
+        return known if known.generated_id else replace(known, is_of_view=True)
+    with engine.connect() as connection:
+        known = replace(known, part_apart=_part_apart(connection, table, known))
+        return known if known.generated_id else _with_keeper(connection, found, table, known)
+
+
+def _part_apart(connection: Connection, table: Table, facts: CursorFacts) -> str | None:
+    """Return a partition of a table of PostgreSQL whose rows the column's default does not fill."""
+    if connection.dialect.name != "postgresql" or facts.default is None:
+        return None
+    relation = connection.dialect.identifier_preparer.format_table(table)
+    asked = {"relation": relation, "column": facts.name, "default": facts.default}
+    found: str | None = connection.execute(_OTHER_DEFAULT, asked).scalar()
+    return found
+
+
+def nullable_columns(engine: Engine, table: Table, names: Sequence[str]) -> list[str]:
+    """Return which of the columns can hold NULL: on SQLite those of a primary key, too, unless it numbers the rows."""
+    keys_can = False
+    if engine.dialect.name == "sqlite" and any(table.c[name].primary_key for name in names):
+        with engine.connect() as connection:
+            keys_can = bool(connection.execute(_KEY_INDEX, {"table": table.name, "schema": table.schema}).scalar())
+    return [name for name in names if table.c[name].nullable and (keys_can or not table.c[name].primary_key)]
+
+
+def _with_keeper(connection: Connection, found: Inspector, table: Table, facts: CursorFacts) -> CursorFacts:
+    """Add what keeps the column on updates: ON UPDATE, a version column, or the trigger that Holdfast writes."""
+    dialect_name = connection.dialect.name
+    clock_default = facts.default if facts.clock is not None else None
+    candidates = expressions(dialect_name, facts.type, facts.type_name, clock_default)
+    installed = find_installed(connection, table, facts.name, candidates)
+    kept = replace(facts, installed=installed, escapes=_changing_key(dialect_name, found, table))
+    if installed is not None and installed.fault is None:
+        keeper = f"trigger '{installed.name}' ({installed.digest}), which Holdfast wrote,"
+        return _filled_with(dialect_name, replace(kept, kept_by=keeper, is_forced=True), installed.expression)
+    if dialect_name not in ("mysql", "mariadb"):
+        return kept
+    if connection.execute(_GENERATION, _place(table, facts.name)).scalar() == "ROW START":
+        expression = f"current_timestamp({getattr(facts.type, 'fsp', None) or 0})"
+        return _filled_with(dialect_name, replace(kept, kept_by="the version of the row", is_forced=True), expression)
+    on_update = facts.clock is not None and " on update " in (facts.default or "").lower()
+    return replace(kept, kept_by="ON UPDATE") if on_update else kept
+
+
+def _filled_with(dialect_name: str, facts: CursorFacts, expression: str) -> CursorFacts:
+    clock = server_clock(dialect_name, facts.type, expression)
+    return replace(facts, default=expression, clock=clock, digits=_digits(dialect_name, facts.type, clock))
+
+
+def _changing_key(dialect_name: str, found: Inspector, table: Table) -> str | None:
+    """Return a foreign key that changes rows of this table: MariaDB and MySQL run no trigger then, and no ON UPDATE."""
+    if dialect_name not in ("mysql", "mariadb"):
+        return None
+    for key in found.get_foreign_keys(table.name, table.schema):
+        options = {name: str(action).upper() for name, action in (key.get("options") or {}).items()}
+        if options.get("onupdate") in ("CASCADE", "SET NULL") or options.get("ondelete") == "SET NULL":
+            return f"foreign key '{key.get('name')}'"
+    return None
+
+
+def _place(table: Table, column: str) -> dict[str, object]:
+    return {"schema": table.schema, "table": table.name, "column": column}
 
 
 def _is_generated_id(engine: Engine, found: Inspector, table: Table, cursor: str, described: dict[str, Any]) -> bool:
@@ -242,21 +349,6 @@ def is_view(found: Inspector, table: Table) -> bool:
     return table.name in found.get_view_names(table.schema)
 
 
-def tells_rows_apart(engine: Engine, table: Table, columns: Sequence[str]) -> bool:
-    """Return whether no two rows can agree in all ``columns``, as far as the database knows (a view: not at all)."""
-    found = inspect(engine)
-    if is_view(found, table):
-        return True
-    unique = [found.get_pk_constraint(table.name, table.schema).get("constrained_columns") or []]
-    unique += [list(each["column_names"]) for each in found.get_unique_constraints(table.name, table.schema)]
-    unique += [
-        [name or "" for name in index["column_names"]]
-        for index in found.get_indexes(table.name, table.schema)
-        if index["unique"]
-    ]
-    return any(each and set(each) <= set(columns) for each in unique)
-
-
 def primary_key(engine: Engine, table: str, schema: str | None) -> list[str]:
     """Return the primary key's columns.
 
@@ -277,9 +369,3 @@ def primary_key(engine: Engine, table: str, schema: str | None) -> list[str]:
             "apart. Pass key=[…] with columns that are unique together."
         )
     return columns
-
-
-def column_names_of(connection: Connection, query: str, parameters: dict[str, object]) -> list[str]:
-    """Return the result columns of the user's own SELECT, without reading a row."""
-    probe = text(f"SELECT * FROM ({query}\n) AS source WHERE 1 = 0")
-    return list(connection.execute(probe, parameters).keys())

@@ -6,26 +6,16 @@ Our own checkpoints carry the type of each value. These do not, so the columns d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import ColumnElement
 
 from ...core.cursor import KeysetCursor, OpaqueCursor, parse_cursor
 from ...core.errors import CursorSerializationError
+from ...core.key_text import is_plain
+from ...database.column_values import FROM_TEXT, fitting
 from .statement import KeysetQuery
-
-_FROM_TEXT: dict[type, Any] = {
-    datetime: datetime.fromisoformat,
-    date: date.fromisoformat,
-    time: time.fromisoformat,
-    Decimal: Decimal,
-    UUID: UUID,
-    int: int,
-    float: float,
-}
 
 
 def keyset_cursor(
@@ -63,10 +53,7 @@ def _from_parts(
     types: list[type | None] = list(declared_types) or [_python_type(column) for column in columns]
     if len(types) != len(columns):
         raise CursorSerializationError(f"cursor_types names {len(types)} types for {len(columns)} columns.")
-    typed = [
-        _typed(part, wanted, column, raw=query.needs_raw_copies)
-        for part, wanted, column in zip(parts, types, columns, strict=True)
-    ]
+    typed = [_typed(part, wanted, column, query) for part, wanted, column in zip(parts, types, columns, strict=True)]
     return KeysetCursor(typed[0], tuple(zip(key_names, typed[1:], strict=True)))
 
 
@@ -77,17 +64,22 @@ def _python_type(column: ColumnElement[Any]) -> type | None:
         return None
 
 
-def _typed(part: object, wanted: type | None, column: ColumnElement[Any], *, raw: bool) -> object:
+def _typed(part: object, wanted: type | None, column: ColumnElement[Any], query: KeysetQuery) -> object:
     if part is None:
         raise CursorSerializationError("a part of it is NULL.")
-    if wanted is None or wanted not in _FROM_TEXT or isinstance(part, wanted):
+    if isinstance(part, str) and not is_plain(part):
+        raise CursorSerializationError(f"{part!r} holds a character that no column '{_name(column)}' can hold.")
+    if wanted is None or wanted not in FROM_TEXT or isinstance(part, wanted):
         return part
     try:
-        value = _FROM_TEXT[wanted](str(part))
+        value = FROM_TEXT[wanted](str(part))
+        if wanted is int:  # a number that no row can have would end the trigger's reading, or break it
+            value = fitting(value, column.type, query.dialect_name)
     except (ValueError, ArithmeticError) as error:
         raise CursorSerializationError(
             f"{part!r} is not a valid {wanted.__name__} for column '{_name(column)}'."
         ) from error
+    raw = query.needs_raw_copies
     if isinstance(value, datetime):
         return _stored_text(value) if raw else _with_fitting_zone(value, column)
     return value if not raw or isinstance(value, (int, float)) else str(part)

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
 from ...core.clock import Clock
 from ...core.config import DbConfig
-from ...core.driver_errors import connection_error
-from ...core.engine import EngineProvider
 from ...core.errors import ConfigurationError, SourceConfigurationError
 from ...core.events import RowBatch, RowShape
-from ...core.reflection import qualified
 from ...core.types import JsonObject
+from ...database.errors import connection_error
+from ...database.pools import EngineProvider
+from ...database.reflection import qualified
 from .outbox_columns import OutboxDefinition, look_up
 from .outbox_messages import MessageBatch, MessageShape, insert
-from .preparation import is_balanced
 from .protocol import AdapterCapability, FetchResult
+from .settings import is_balanced, one_condition
 from .sqlalchemy import SqlAlchemySource
+from .update_proof import UpdateProof
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..options import HorizonOptions
 
 STRATEGIES: tuple[str, ...] = ("cursor", "outbox")
 
@@ -38,6 +44,7 @@ _INSTEAD = {
     "source": "a source of your own has a strategy of its own",
     "created_column": "every message is an insert",
     "deleted_column": "every message is an insert",
+    "cursor_timezone": "messages are read by position",
 }
 
 
@@ -101,15 +108,14 @@ class OutboxSource(SqlAlchemySource):
         engine_provider: EngineProvider,
         where: str | None = None,
         parameters: dict[str, object] | None = None,
-        horizon: str = "auto",
-        horizon_margin_seconds: float = 0.5,
-        lookback: timedelta | float | None = None,
-        lookback_limit: int = 5000,
         clock: Clock | None = None,
+        **options: Unpack[HorizonOptions],
     ) -> None:
+        options.setdefault("horizon", "auto")
+        by_transaction = _reads_by_transaction(options["horizon"], options.get("lookback"))
         engine = engine_provider.get_engine(db_config)
         try:
-            found = look_up(engine, table, schema, outbox, uses_transaction=_reads_by_transaction(horizon, lookback))
+            found = look_up(engine, table, schema, outbox, uses_transaction=by_transaction)
         except DBAPIError as error:
             raise connection_error(engine.url, error) from error
         condition, binds = _type_filter(engine.dialect.name, table, found.message_type, outbox.types)
@@ -120,13 +126,10 @@ class OutboxSource(SqlAlchemySource):
             schema=schema,
             cursor_column=found.transaction or found.position,
             pk_columns=list(found.keys),
-            where=_both(condition, where),
+            where=_both(condition, one_condition(where)),
             parameters={**(parameters or {}), **binds},
-            horizon=horizon,
-            horizon_margin_seconds=horizon_margin_seconds,
-            lookback=lookback,
-            lookback_limit=lookback_limit,
             clock=clock,
+            **options,
         )
         self._columns = found
         self._outbox_name = qualified(table, schema)
@@ -134,7 +137,16 @@ class OutboxSource(SqlAlchemySource):
 
     def capability(self) -> AdapterCapability:
         """Return what this source can promise: messages are only ever added."""
-        return replace(super().capability(), detects_updates=False)
+        return replace(
+            super().capability(),
+            detects_updates=False,
+            updates="inserts only",
+            updates_because="messages of an outbox are only ever added",
+            prove_updates_with=None,
+        )
+
+    def _log_proof(self, proof: UpdateProof) -> None:
+        """Say nothing: messages are only ever added, so there are no updates to be proved."""
 
     def fetch_changes(self, checkpoint: JsonObject, limit: int) -> FetchResult:
         """Return at most ``limit`` messages after ``checkpoint``, in order, strictly below the horizon.

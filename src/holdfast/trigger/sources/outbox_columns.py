@@ -9,8 +9,9 @@ from sqlalchemy import JSON, Table, inspect
 from sqlalchemy.engine import Engine
 
 from ...core.errors import ConfigurationError, SourceConfigurationError
-from ...core.reflection import qualified, reflect_table
+from ...database.reflection import qualified, reflect_table
 from . import inspection
+from .unique_keys import unproved
 
 _DEFAULT_NAMES = {
     "position": "position",
@@ -163,8 +164,8 @@ def _keys(engine: Engine, table: Table, position: str, transaction: str | None) 
 
     So it is in a partitioned outbox, where every unique constraint has to hold what it is partitioned by.
     """
-    told_by = [position] if transaction is None else [transaction, position]
-    if inspection.tells_rows_apart(engine, table, told_by):
+    keys = [position] if transaction is None else [transaction, position]
+    if unproved(engine, table, keys) is None:
         return (position,)
     return tuple(dict.fromkeys([position, *(column.name for column in table.primary_key)]))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.events import FetchedRow, RowBatch, RowChange, RowShape
+from ...core.strict_json import strictly_loaded
 from ...core.types import RawRecord
 from ...core.values import to_text
 
@@ -71,10 +71,6 @@ def decoded(value: object) -> object:
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
-        return json.loads(value, parse_constant=_refuse)
+        return strictly_loaded(value)
     except (ValueError, RecursionError):
         return value
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is not JSON")

@@ -3,107 +3,32 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import ColumnElement, Select, Table, inspect
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.types import NULLTYPE, TypeEngine
 
-from ...core.driver_errors import connection_error, is_connection_failure, reason
-from ...core.engine import autocommit
 from ...core.errors import SourceConfigurationError
 from ...core.events import RowShape
-from ...core.reflection import reflect_table
 from ...core.types import SourceDescriptor
+from ...database.errors import connection_error, is_connection_failure, reason
+from ...database.pools import autocommit
+from ...database.reflection import reflect_table
 from . import inspection, statement
+from .hidden_rows import hidden_rows
 from .horizons.base import Horizon, Unbounded
-from .horizons.choose import HORIZON_NAMES, NoSoundHorizonError, choose
-from .operations import operation_reader
+from .horizons.choose import NoSoundHorizonError, choose
+from .moments import with_offset
+from .result_types import ColumnTypes, result_types
+from .settings import SourceSettings
+from .unique_keys import unproved
+from .update_proof import UpdateProof, proof_of_updates
 
 _log = logging.getLogger("holdfast.trigger")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """A source as it was declared."""
-
-    table: str | None
-    schema: str | None
-    query: str | None
-    cursor_column: str
-    pk_columns: tuple[str, ...]
-    where: str | None
-    parameters: dict[str, object]
-    cursor_types: tuple[type, ...]
-    horizon: str | None
-    margin: timedelta
-    lookback: timedelta | float | None
-    lookback_limit: int
-    created_column: str | None
-    deleted_column: str | None
-
-    def check(self, strategy: str, operation_mode: str) -> None:
-        """Refuse what is wrong without asking the database.
-
-        Raises:
-            SourceConfigurationError: the first thing that is wrong.
-        """
-        for broken, message in (
-            (bool(self.table) == bool(self.query), "Exactly one of 'table' or 'query' must be provided."),
-            (not self.cursor_column, "cursor_column must not be empty."),
-            (
-                self.horizon is not None and self.horizon not in HORIZON_NAMES,
-                f"horizon={self.horizon!r} is not known: use one of {', '.join(HORIZON_NAMES)}.",
-            ),
-            (
-                not self.pk_columns,
-                "pk_columns must not be empty: name columns that tell rows with equal cursors apart.",
-            ),
-            (
-                not is_balanced(self.where or ""),
-                f"The where clause has unbalanced parentheses or quotes: {self.where}. Write one plain SQL condition.",
-            ),
-            (strategy != "cursor", f"Unsupported strategy: '{strategy}'. Only 'cursor' is supported."),
-            (
-                operation_mode != "upsert_only",
-                f"Unsupported operation_mode: '{operation_mode}'. Only 'upsert_only' is supported.",
-            ),
-        ):
-            if broken:
-                raise SourceConfigurationError(message)
-
-    @property
-    def named_columns(self) -> list[str]:
-        """Return every column the definition names."""
-        extra = [name for name in (self.created_column, self.deleted_column) if name]
-        return [self.cursor_column, *self.pk_columns, *extra]
-
-
-def column_names(given: object) -> tuple[str, ...]:
-    """Return a list of column names as it was given: a single text would pass for a list of letters.
-
-    Raises:
-        SourceConfigurationError: it is no list of names.
-    """
-    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
-        raise SourceConfigurationError(f"pk_columns must be a list of column names, as in ['id'], not {given!r}.")
-    return tuple(given)
-
-
-def is_balanced(condition: str) -> bool:
-    """Return whether every parenthesis outside quotes closes one that was opened: a filter must not end our own."""
-    depth, quote = 0, ""
-    for character in condition:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"`":
-            quote = character
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-        if depth < 0:
-            return False
-    return depth == 0 and not quote
 
 
 @dataclass(slots=True)
@@ -115,9 +40,18 @@ class Prepared:
     shape: RowShape
     horizon: Horizon
     facts: inspection.CursorFacts | None
+    proof: UpdateProof
     may_have_nulls: bool
     checked_at: float
+    table: Table | None  # None for a view or a query
+    has_unique_places: bool = False  # a unique key lies within cursor and key, so no two rows have the same place
+    hidden: str | None = None
     is_plain: bool | None = None  # known once a page was read
+    statements: dict[tuple[bool, bool, int, bool, bool], Select[Any]] = field(default_factory=dict)
+    types: list[TypeEngine[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.types = [column.type for column in self.query.selected]
 
 
 def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescriptor, now: float) -> Prepared:
@@ -126,7 +60,7 @@ def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescript
     Raises:
         SourceConfigurationError: it does not fit the database; the message says what to do.
     """
-    table, facts = None, None
+    table, facts, has_unique_places = None, None, False
     if settings.table is not None:
         table = reflect_table(engine, settings.table, settings.schema, SourceConfigurationError)
         inspection.require_columns(table, settings.named_columns)
@@ -135,21 +69,55 @@ def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescript
             table, settings.cursor_column, settings.pk_columns, settings.where, engine.dialect.name
         )
         _warn_without_index(engine, table, settings)
-        if not facts.generated_id:
-            _require_telling_key(engine, table, settings)
+        has_unique_places = _has_unique_key(engine, table, facts, settings)
     else:
         query = _over_query(engine, settings, descriptor)
     horizon = _chosen_horizon(engine, table, facts, settings, descriptor)
     with autocommit(engine) as connection:
         horizon.prepare(connection)
+        facts = None if facts is None else with_offset(connection, facts, horizon.name)
     may_have_nulls = facts is None or table is None or facts.nullable
     if table is not None:
-        may_have_nulls |= any(table.c[name].nullable and not table.c[name].primary_key for name in settings.pk_columns)
-    return Prepared(engine, query, _shape(query, settings, descriptor), horizon, facts, may_have_nulls, now)
+        may_have_nulls |= bool(inspection.nullable_columns(engine, table, settings.pk_columns))
+    proof, shape = _proof(engine, facts, settings), _shape(query, settings, descriptor)
+    is_plain = table is not None and not inspection.is_view(inspect(engine), table)
+    plain = table if is_plain else None
+    prepared = Prepared(engine, query, shape, horizon, facts, proof, may_have_nulls, now, plain, has_unique_places)
+    prepared.hidden = present_hidden(prepared, settings)
+    return prepared
+
+
+def present_proof(prepared: Prepared, settings: SourceSettings) -> UpdateProof:
+    """Return what is proved about updates now: someone may have dropped or changed what proved it."""
+    if settings.table is None:
+        return prepared.proof
+    table = reflect_table(prepared.engine, settings.table, settings.schema, SourceConfigurationError)
+    inspection.require_columns(table, settings.named_columns)
+    return _proof(prepared.engine, inspection.cursor_facts(prepared.engine, table, settings.cursor_column), settings)
+
+
+def present_hidden(prepared: Prepared, settings: SourceSettings) -> str | None:
+    """Return whether row level security hides rows now: it may have been turned on, or a policy changed."""
+    probe = prepared.query.page(has_cursor=False, has_bound=False, limit=0)
+    return hidden_rows(prepared.engine, prepared.shape.source.name, prepared.table, probe, settings.parameters)
+
+
+def refresh_offset(prepared: Prepared) -> None:
+    """Look again how far local time is ahead of UTC: summer time may have begun or ended."""
+    if prepared.facts is not None and prepared.facts.local_offset is not None:
+        with autocommit(prepared.engine) as connection:
+            prepared.facts = with_offset(connection, prepared.facts, prepared.horizon.name)
+
+
+def _proof(engine: Engine, facts: inspection.CursorFacts | None, settings: SourceSettings) -> UpdateProof:
+    is_trusted = settings.updates == "trusted"
+    return proof_of_updates(facts, engine.dialect.name, settings.table, settings.schema, is_trusted=is_trusted)
 
 
 def is_current(prepared: Prepared, settings: SourceSettings) -> bool:
-    """Return whether the database still has the columns that were found: one that was added shows in no error.
+    """Return whether the database still has the columns that were found, and keeps the cursor as it did.
+
+    A column that was added, or a trigger that was dropped, shows in no error.
 
     Raises:
         SourceConfigurationError: the table is gone.
@@ -157,10 +125,18 @@ def is_current(prepared: Prepared, settings: SourceSettings) -> bool:
     known = prepared.query.all_columns
     if settings.table is None:
         with autocommit(prepared.engine) as connection:
-            query = _one_select(settings)
-            return inspection.column_names_of(connection, query, settings.parameters) == [each.name for each in known]
+            columns = result_types(connection, _one_select(settings), settings.parameters)
+        same = [(name, repr(kind or NULLTYPE)) for name, kind in columns.items()] == _described(known)
+        return same and present_hidden(prepared, settings) == prepared.hidden
     table = reflect_table(prepared.engine, settings.table, settings.schema, SourceConfigurationError)
-    return [(each.name, repr(each.type)) for each in table.c] == [(each.name, repr(each.type)) for each in known]
+    if _described(table.c) != _described(known):
+        return False
+    is_proof_same = present_proof(prepared, settings) == prepared.proof
+    return is_proof_same and present_hidden(prepared, settings) == prepared.hidden
+
+
+def _described(columns: Iterable[ColumnElement[Any]]) -> list[tuple[str, str]]:
+    return [(str(getattr(each, "name", each)), repr(each.type)) for each in columns]
 
 
 def _one_select(settings: SourceSettings) -> str:
@@ -171,7 +147,7 @@ def _over_query(engine: Engine, settings: SourceSettings, descriptor: SourceDesc
     query = _one_select(settings)
     with autocommit(engine) as connection:
         try:
-            columns = inspection.column_names_of(connection, query, settings.parameters)
+            columns: ColumnTypes = result_types(connection, query, settings.parameters)
         except DBAPIError as error:
             if is_connection_failure(error):
                 raise
@@ -186,7 +162,7 @@ def _over_query(engine: Engine, settings: SourceSettings, descriptor: SourceDesc
             f"{', '.join(columns)}."
         )
     return statement.over_query(
-        query, columns, settings.cursor_column, settings.pk_columns, settings.where, engine.dialect.name, {}
+        query, columns, settings.cursor_column, settings.pk_columns, settings.where, engine.dialect.name
     )
 
 
@@ -209,7 +185,8 @@ def _chosen_horizon(
     descriptor: SourceDescriptor,
 ) -> Horizon:
     try:
-        return choose(settings.horizon or "auto", engine.dialect.name, table, facts, settings.margin)
+        asked, timezone = settings.horizon or "auto", settings.cursor_timezone
+        return choose(asked, engine.dialect.name, table, facts, settings.margin, timezone)
     except NoSoundHorizonError as error:
         if settings.lookback is None and settings.horizon == "auto":
             raise
@@ -229,18 +206,25 @@ def _warn_without_index(engine: Engine, table: Table, settings: SourceSettings) 
         )
 
 
-def _require_telling_key(engine: Engine, table: Table, settings: SourceSettings) -> None:
-    """Refuse keys under which two rows could be the same one: the second would be skipped at the end of a page."""
-    if inspection.tells_rows_apart(engine, table, [settings.cursor_column, *settings.pk_columns]):
-        return
+def _has_unique_key(engine: Engine, table: Table, facts: inspection.CursorFacts, settings: SourceSettings) -> bool:
+    """Return whether no two rows can have the same place. What is not known of a view or of ids is seen when read.
+
+    Raises:
+        SourceConfigurationError: two rows of this table could be the same one.
+    """
+    why = unproved(engine, table, [settings.cursor_column, *settings.pk_columns])
+    if why is None or facts.generated_id or inspection.is_view(inspect(engine), table):
+        return why is None
+    reasons = f" ({why})" if why else ""
     message = (
         f"No unique constraint of table '{settings.table}' lies within its cursor and key ({settings.cursor_column}, "
-        f"{', '.join(settings.pk_columns)}), so two rows could look the same and one of them be skipped. Choose key "
-        "columns that are unique together, such as the primary key, or add a unique index on them."
+        f"{', '.join(settings.pk_columns)}){reasons}, so two rows could look the same and one of them be skipped. "
+        "Choose key columns that are unique together, such as the primary key, or add a unique index on them."
     )
     if settings.horizon is not None:
         raise SourceConfigurationError(message)
     _log.warning("%s", message)
+    return False
 
 
 def check_statement(prepared: Prepared, settings: SourceSettings) -> None:
@@ -280,3 +264,22 @@ def null_error(prepared: Prepared, settings: SourceSettings) -> SourceConfigurat
         "columns and make them NOT NULL, or leave those rows out with "
         f'where="{" AND ".join(f"{name} IS NOT NULL" for name in columns)}".'
     )
+
+
+def operation_reader(
+    columns: Sequence[str], cursor_at: int, created_column: str | None, deleted_column: str | None
+) -> Callable[[Sequence[object]], str] | None:
+    """Return a function from row to operation, or None when no column tells and every row is an ``upsert``."""
+    if created_column is None and deleted_column is None:
+        return None
+    created_at = None if created_column is None else columns.index(created_column)
+    deleted_at = None if deleted_column is None else columns.index(deleted_column)
+
+    def operation(row: Sequence[object]) -> str:
+        if deleted_at is not None and row[deleted_at]:
+            return "delete"
+        if created_at is None:
+            return "upsert"
+        return "insert" if row[created_at] == row[cursor_at] else "update"
+
+    return operation

@@ -14,13 +14,34 @@ from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
 
 @dataclass(frozen=True, slots=True)
 class AdapterCapability:
-    """What a source can promise. People read it in ``holdfast trigger show``; the runner does not depend on it."""
+    """What a source can promise. People read it in ``holdfast trigger show``; the runner does not depend on it.
+
+    ``detects_updates`` means that an update which moves the cursor is delivered. Whether every update does move it is
+    ``updates``: ``proved``, ``trusted`` (the application said so), ``not proved`` or ``inserts only``, with the reason
+    in ``updates_because`` and the command that would prove more in ``prove_updates_with``. It holds, and so does
+    ``safe_from_late_commits``, of the rows that ``covers`` names. ``misses`` says which rows that commit late are
+    missed where it does not. ``hidden`` says, with what to do, that row level security keeps rows from the source's
+    role.
+    """
 
     detects_updates: bool = True
     detects_deletes: bool = False
     ordered: bool = True
     safe_from_late_commits: bool = False
     horizon: str = "none"
+    updates: str = "not proved"
+    updates_because: str = "nothing is known of this source"
+    prove_updates_with: str | None = None
+    covers: str = "every row"
+    hidden: str | None = None
+    misses: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A row that is committed and cannot be read safely yet, with its time where the source can tell it."""
+
+    at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +49,10 @@ class FetchResult:
     """One page of changes.
 
     ``next_checkpoint`` is where the trigger stands once the page was delivered (None: it is read off the last event).
-    ``caught_up`` tells that nothing more can be read at this moment. ``newest_at`` is the time of the last record where
-    the source reads in time order; ``held_back_by`` says in words what keeps the source from reading further.
+    ``caught_up`` means that nothing more can be read at this moment, ``exhausted`` that nothing more could be read when
+    the source last looked how far it may. ``oldest_at`` and ``newest_at`` are the times of
+    the first and the last record where the source reads in time order; ``held_back_by`` says in words what keeps the
+    source from reading further, and ``waiting`` is the oldest row that waits behind it.
     """
 
     records: Sequence[RawRecord]
@@ -37,6 +60,9 @@ class FetchResult:
     caught_up: bool = False
     newest_at: datetime | None = None
     held_back_by: tuple[str, ...] = ()
+    oldest_at: datetime | None = None
+    waiting: Waiting | None = None
+    exhausted: bool = False
 
 
 @runtime_checkable

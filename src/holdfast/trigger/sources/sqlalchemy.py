@@ -8,27 +8,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Select
-from sqlalchemy.dialects.mysql import TIMESTAMP as MYSQL_TIMESTAMP
-from sqlalchemy.engine import Connection
+from sqlalchemy import ColumnElement, Table
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ...core.barrier import Reading
-from ...core.clock import Clock, SystemClock
+from ...core.clock import SystemClock
 from ...core.config import DbConfig, parse_url, resolve_db_config, safe_url
 from ...core.cursor import KeysetCursor, OpaqueCursor
-from ...core.driver_errors import (
-    MOST_SESSIONS,
-    connection_error,
-    is_connection_failure,
-    is_outdated_plan,
-    is_schema_change,
-    reason,
-)
-from ...core.engine import EngineProvider, always_autocommit, autocommit, check_engine_provider
 from ...core.errors import (
     ConfigurationError,
     CursorSerializationError,
@@ -36,27 +25,55 @@ from ...core.errors import (
     FetchError,
     SerializationError,
     SourceConfigurationError,
+    UnreadableRowError,
 )
 from ...core.events import RowBatch
+from ...core.keywords import options_of, picked, require_known, takes
 from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
-from . import inspection, lookback, statement
-from .fingerprint import SourceDefinition, azure_functions_db_fingerprint, fingerprint
+from ...database.barrier import Reading
+from ...database.errors import (
+    MOST_SESSIONS,
+    connection_error,
+    is_connection_failure,
+    is_outdated_plan,
+    is_schema_change,
+    reason,
+)
+from ...database.kept_types import sent_parameters
+from ...database.pools import EngineProvider, always_autocommit, autocommit, check_engine_provider
+from ...database.psycopg_values import exact_reading
+from . import lookback
+from .fingerprint import SourceDefinition, azure_functions_db_fingerprints, fingerprint, former_fingerprints
 from .horizons.base import UNBOUNDED
 from .keyset_parts import keyset_cursor
+from .late_rows import missed_rows
+from .moments import is_far_ahead
+from .moments import moment as _moment
+from .pages import Pages
 from .preparation import (
     Prepared,
-    SourceSettings,
     check_statement,
-    column_names,
     is_current,
     null_error,
     prepare,
+    present_hidden,
+    present_proof,
+    refresh_offset,
 )
-from .protocol import AdapterCapability, FetchResult
+from .protocol import AdapterCapability, FetchResult, Waiting
+from .settings import ReadingSettings, SourceSettings, column_name, column_names, one_condition, table_name
 from .text_times import in_layout_of
+from .update_proof import UpdateProof
+from .window_pages import WindowPages, moved_limit
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ..options import SourceOptions
 
 _Result = TypeVar("_Result")
 _CHECK_SECONDS = 60.0
+_MOMENT = timedelta(seconds=1)
 _DEFAULT_PROVIDER = EngineProvider()
 _log = logging.getLogger("holdfast.trigger")
 
@@ -66,7 +83,7 @@ class SqlAlchemySource:
 
     Args:
         url: where the rows are; ``%NAME%`` stands for an environment variable. Or pass ``db_config``.
-        table: the table to poll (with ``schema``), or pass ``query``: your own SELECT.
+        table: the table to poll (with ``schema``), by name or as a ``Table``, or pass ``query``: your own SELECT.
         cursor_column: the column that grows with every change.
         pk_columns: columns that tell rows with an equal cursor apart.
         where: a filter, with ``parameters`` for its binds.
@@ -76,66 +93,66 @@ class SqlAlchemySource:
         lookback: re-read this window (seconds, timedelta, or an amount for number columns) and drop what was delivered.
         created_column: tells ``insert`` from ``update``: equal to the cursor means insert.
         deleted_column: a row where this is set (or true) is a ``delete``.
+        updates: ``trusted`` if you know that every update sets the cursor to the database's clock although the database
+            does not show it. It changes what is said about updates, never what is delivered.
+        cursor_timezone: the zone whose local time a column without a zone holds, such as ``Europe/Berlin``: that of all
+            sessions that write it, or the one furthest behind. If left out, UTC and whatever zones sessions may begin
+            in are allowed for, and ``capability().covers`` says of whose rows that is good.
 
     Safe to share between threads. Connects on first use.
     """
 
+    @takes(ReadingSettings, db_config=None, clock=None)
     def __init__(
         self,
         *,
         url: str | None = None,
-        table: str | None = None,
+        table: str | Table | None = None,
         schema: str | None = None,
         query: str | None = None,
-        cursor_column: str,
-        pk_columns: list[str],
+        cursor_column: str | ColumnElement[Any],
+        pk_columns: Sequence[str | ColumnElement[Any]],
         where: str | None = None,
         parameters: dict[str, object] | None = None,
         strategy: str = "cursor",
         operation_mode: str = "upsert_only",
         engine_provider: EngineProvider | None = None,
         cursor_types: list[type] | None = None,
-        db_config: DbConfig | None = None,
-        horizon: str | None = None,
-        horizon_margin_seconds: float = 0.5,
-        lookback: timedelta | float | None = None,
-        lookback_limit: int = 5000,
-        created_column: str | None = None,
-        deleted_column: str | None = None,
-        clock: Clock | None = None,
+        **options: Unpack[SourceOptions],
     ) -> None:
+        require_known("SqlAlchemySource", options, ReadingSettings, others=("db_config", "clock"))
         try:
-            self._config = resolve_db_config(url=url, db_config=db_config)
+            self._config = resolve_db_config(url=url, db_config=options.get("db_config"))
             self._url = parse_url(self._config.connection_url)
             check_engine_provider(engine_provider)
         except ConfigurationError as error:
             raise SourceConfigurationError(str(error)) from error
+        name, schema = table_name(table, schema)
         self._settings = SourceSettings(
-            table=table,
+            table=name,
             schema=schema,
             query=query,
-            cursor_column=cursor_column,
+            cursor_column=column_name(cursor_column) or "",
             pk_columns=column_names(pk_columns),
-            where=where,
+            where=one_condition(where),
             parameters=dict(parameters or {}),
             cursor_types=tuple(cursor_types or ()),
-            horizon=horizon,
-            margin=timedelta(seconds=horizon_margin_seconds),
-            lookback=lookback,
-            lookback_limit=lookback_limit,
-            created_column=created_column,
-            deleted_column=deleted_column,
+            **options_of(ReadingSettings, picked(ReadingSettings, options)),
         )
         self._settings.check(strategy, operation_mode)
         self._provider = engine_provider or _DEFAULT_PROVIDER
-        self._clock = clock or SystemClock()
+        self._clock = options.get("clock") or SystemClock()
         self._lock = threading.Lock()
         self._prepared: Prepared | None = None
         self._reading: Reading | None = None
         self._exhausted = True
         self._has_started = False
-        self._statements: dict[tuple[bool, bool, int, bool], Select[Any]] = {}
+        self._logged_proof: UpdateProof | None = None
+        self._logged_hidden: str | None = None
+        self._logged_delay: str | None = None
         self._descriptor = self._describe(strategy, operation_mode)
+        sent = sent_parameters(self._url.get_backend_name(), self._settings.parameters)
+        self._settings = replace(self._settings, parameters=sent)
 
     def __repr__(self) -> str:
         return f"SqlAlchemySource({self._descriptor.name!r} in {safe_url(self._url)!r})"
@@ -155,12 +172,14 @@ class SqlAlchemySource:
             operation_mode=operation_mode,
             cursor_type_names=[cursor_type.__name__ for cursor_type in settings.cursor_types],
         )
+        former = former_fingerprints(definition)
         query_name = f"query_{hashlib.sha256((settings.query or '').encode()).hexdigest()[:12]}"
         return SourceDescriptor(
             name=settings.table or query_name,
             kind="sqlalchemy",
             fingerprint=fingerprint(definition),
-            legacy_fingerprints=(azure_functions_db_fingerprint(definition),),
+            legacy_fingerprints=(*former, *azure_functions_db_fingerprints(definition)),
+            former_fingerprint=former[0],
         )
 
     @property
@@ -177,6 +196,21 @@ class SqlAlchemySource:
     def pk_columns(self) -> list[str]:
         """Return the key columns' names."""
         return list(self._settings.pk_columns)
+
+    @property
+    def settings(self) -> SourceSettings:
+        """Return the source as it was declared."""
+        return self._settings
+
+    @property
+    def database(self) -> Engine:
+        """Return the pool it reads through."""
+        return self._provider.get_engine(self._reading_config())
+
+    def trust_updates(self) -> None:
+        """Take the application's word that every update moves the cursor, as ``updates="trusted"`` does."""
+        self._settings = replace(self._settings, updates="trusted")
+        self.close()
 
     def validate(self) -> None:
         """Check the definition against the real database.
@@ -203,13 +237,24 @@ class SqlAlchemySource:
         self.close()
 
     def capability(self) -> AdapterCapability:
-        """Return what this source can promise."""
-        horizon, back = self._ready().horizon.name, self._settings.lookback
+        """Return what this source can promise; what proves updates is looked up each time."""
+        prepared, back = self._ready(), self._settings.lookback
+        with self._translated():
+            proof, hidden = present_proof(prepared, self._settings), present_hidden(prepared, self._settings)
+        horizon, writers = prepared.horizon.name, prepared.horizon.writers
+        covers = proof.covers if writers is None else proof.covers + writers.sessions
+        misses = missed_rows(horizon, back, self._settings.lookback_limit, prepared.facts)
         return AdapterCapability(
             detects_updates=horizon != "identity",
             detects_deletes=self._settings.deleted_column is not None,
-            safe_from_late_commits=horizon != "none" or back is not None,
+            safe_from_late_commits=misses is None,
+            misses=misses,
             horizon=horizon if back is None else f"{horizon}, lookback {back}",
+            updates=proof.status,
+            updates_because=proof.because,
+            prove_updates_with=proof.prove_with,
+            covers=covers if hidden is None else f"{covers}, if row level security shows them",
+            hidden=hidden,
         )
 
     def fetch(self, cursor: CursorValue | None, batch_size: int) -> Sequence[RawRecord]:
@@ -222,6 +267,7 @@ class SqlAlchemySource:
 
         Raises:
             FetchError: the database could not be read; a retry can help.
+            UnreadableRowError: the next row holds what Python has no value for.
             SourceConfigurationError: the definition is wrong.
             SerializationError: the checkpoint cannot be understood.
         """
@@ -237,8 +283,22 @@ class SqlAlchemySource:
                 self._exhausted = True
                 reading, is_fresh = self._advanced(prepared, connection)
                 result = self._read_below(reading, prepared, connection, checkpoint, limit)
+            if result.caught_up and (self._logged_delay is not None or _hides_rows(reading, self._settings.margin)):
+                waiting = self._oldest_waiting(prepared, connection, result.next_checkpoint or checkpoint)
+                result = replace(result, waiting=waiting)
         self._exhausted = result.caught_up
-        return replace(result, caught_up=result.caught_up and is_fresh, held_back_by=reading.held_back_by)
+        return replace(
+            result,
+            caught_up=result.caught_up and is_fresh,
+            exhausted=result.caught_up,
+            held_back_by=reading.held_back_by,
+        )
+
+    def _oldest_waiting(self, prepared: Prepared, connection: Connection, checkpoint: JsonObject) -> Waiting | None:
+        """Return the first row behind the checkpoint, however unsafe it is to read: it tells how long rows wait."""
+        cursor = self._keyset(prepared, checkpoint.get("cursor"))
+        row = Pages(prepared, self._settings, connection, Reading(UNBOUNDED)).first(cursor)
+        return None if row is None else Waiting(_moment(prepared.facts, prepared.shape.keyset(row).value))
 
     def _read_below(
         self, reading: Reading, prepared: Prepared, connection: Connection, checkpoint: JsonObject, limit: int
@@ -246,7 +306,30 @@ class SqlAlchemySource:
         if reading.bound is None:
             return FetchResult((), caught_up=True)
         fetch = self._fetch_after if self._settings.lookback is None else self._fetch_window
-        return fetch(prepared, connection, checkpoint, reading, limit)
+        pages = Pages(prepared, self._settings, connection, reading)
+        result, unreadable = fetch(prepared, pages, checkpoint, limit), pages.unreadable()
+        if unreadable is None and not result.records:
+            self._require_reachable(prepared, reading, checkpoint)
+        if unreadable is None:
+            return result
+        if not result.records:
+            raise unreadable
+        return replace(result, caught_up=False)  # the next fetch begins with that row
+
+    def _require_reachable(self, prepared: Prepared, reading: Reading, checkpoint: JsonObject) -> None:
+        """Refuse to wait silently behind a checkpoint in the future: what changes now comes before it.
+
+        Raises:
+            FetchError: a clock was wrong when it was written, or is wrong now.
+        """
+        cursor = self._keyset(prepared, checkpoint.get("cursor"))
+        if cursor is not None and is_far_ahead(prepared.facts, cursor.value, reading.bound):
+            raise FetchError(
+                f"The checkpoint of '{self._descriptor.name}' is at {cursor.value}, far ahead of the database's clock, "
+                f"which lets rows be read up to {reading.bound}: it was wrong once, or is now. Rows that change now "
+                "come before it and are not delivered. Mend the clock, then go back with 'holdfast trigger "
+                "reset-to-cursor'."
+            )
 
     def count_after(self, checkpoint: JsonObject) -> int:
         """Return how many rows lie after ``checkpoint``: what a reset to it would deliver."""
@@ -299,13 +382,11 @@ class SqlAlchemySource:
             if self._reading is not None and not self._exhausted:
                 return self._reading, self._reading.bound is UNBOUNDED
             self._reading = prepared.horizon.advance(connection)
+            self._log_delay(prepared)
             return self._reading, True
 
-    def _fetch_after(
-        self, prepared: Prepared, connection: Connection, checkpoint: JsonObject, reading: Reading, limit: int
-    ) -> FetchResult:
-        cursor = self._keyset(prepared, checkpoint.get("cursor"))
-        rows = self._page(prepared, connection, cursor, reading, limit)
+    def _fetch_after(self, prepared: Prepared, pages: Pages, checkpoint: JsonObject, limit: int) -> FetchResult:
+        rows = pages.read(self._keyset(prepared, checkpoint.get("cursor")), limit)
         if not rows:
             return FetchResult((), caught_up=True)
         last = prepared.shape.keyset(rows[-1])
@@ -315,83 +396,33 @@ class SqlAlchemySource:
             next_checkpoint={"cursor": last.to_json()},
             caught_up=len(rows) < limit,
             newest_at=_moment(prepared.facts, last.value),
+            oldest_at=_moment(prepared.facts, prepared.shape.keyset(rows[0]).value),
         )
 
-    def _fetch_window(
-        self, prepared: Prepared, connection: Connection, checkpoint: JsonObject, reading: Reading, limit: int
-    ) -> FetchResult:
+    def _fetch_window(self, prepared: Prepared, pages: Pages, checkpoint: JsonObject, limit: int) -> FetchResult:
         """Read on from where the pass stands, dropping what was delivered; at its end start another."""
         window = lookback.from_checkpoint(checkpoint, lambda form: self._keyset(prepared, form))
-        position = window.position
-        is_whole_pass = position is None
-        while True:
-            rows = self._window_page(prepared, connection, window, position, reading, limit)
-            fresh = [row for row in rows if window.is_new(prepared.shape.keyset(row))]
-            is_full = len(rows) == limit
-            next_position = prepared.shape.keyset(rows[-1]) if is_full else None
-            if fresh:
-                return self._window_result(prepared, window, fresh, next_position)
-            if not is_full and is_whole_pass:
-                return FetchResult((), caught_up=True)
-            position, is_whole_pass = next_position, is_whole_pass or not is_full
+        found = WindowPages(prepared, self._settings, pages, window).next(limit)
+        if found is None:
+            return FetchResult((), caught_up=True)
+        self._log_limit(moved_limit(window, found.window))
+        return FetchResult(
+            RowBatch(prepared.shape, found.rows),
+            next_checkpoint=lookback.to_checkpoint(found.window),
+            caught_up=not found.is_full,
+            newest_at=_moment(prepared.facts, prepared.shape.keyset(found.rows[-1]).value),
+            oldest_at=_moment(prepared.facts, prepared.shape.keyset(found.rows[0]).value),
+        )
 
-    def _window_page(
-        self,
-        prepared: Prepared,
-        connection: Connection,
-        window: lookback.Window,
-        position: KeysetCursor | None,
-        reading: Reading,
-        limit: int,
-    ) -> Sequence[Any]:
-        if position is not None:
-            return self._page(prepared, connection, position, reading, limit)
-        start = window.start_of_pass(self._settings.lookback or 0)
-        is_inclusive = start is None or not start.keys
-        return self._page(prepared, connection, start, reading, limit, inclusive=is_inclusive)
-
-    def _window_result(
-        self, prepared: Prepared, window: lookback.Window, fresh: list[Any], position: KeysetCursor | None
-    ) -> FetchResult:
-        settings = self._settings
-        keysets = [prepared.shape.keyset(row) for row in fresh]
-        moved = window.after(keysets, position, settings.lookback or 0, settings.lookback_limit)
-        if moved.shortened_to is not None and moved.shortened_to != window.shortened_to:
+    def _log_limit(self, shortened_to: KeysetCursor | None) -> None:
+        if shortened_to is not None:
             _log.warning(
                 "More than %d rows fall into the lookback of '%s'; it now reaches back only to %s. A row that commits "
                 "later than that is missed: raise lookback_limit or use a sound horizon.",
-                settings.lookback_limit,
+                self._settings.lookback_limit,
                 self._descriptor.name,
-                moved.shortened_to.value,
+                shortened_to.value,
             )
-        return FetchResult(
-            RowBatch(prepared.shape, fresh),
-            next_checkpoint=lookback.to_checkpoint(moved),
-            caught_up=position is None,
-            newest_at=_moment(prepared.facts, keysets[-1].value),
-        )
-
-    def _page(
-        self,
-        prepared: Prepared,
-        connection: Connection,
-        cursor: KeysetCursor | None,
-        reading: Reading,
-        limit: int,
-        inclusive: bool = False,
-    ) -> Sequence[Any]:
-        key = (cursor is not None, reading.bound is not UNBOUNDED, limit, inclusive and cursor is not None)
-        if key not in self._statements:
-            self._statements[key] = prepared.query.page(
-                has_cursor=key[0], has_bound=key[1], limit=limit, inclusive=key[3]
-            )
-        binds = self._binds(prepared, cursor)
-        if key[1]:
-            binds[statement.BOUND_PARAM] = reading.bound
-        result = connection.execute(self._statements[key], binds)
-        if prepared.is_plain is None:
-            prepared.is_plain = prepared.query.is_plain(result)
-        return statement.plain_rows(result) if prepared.is_plain else result.all()
 
     def _binds(self, prepared: Prepared, cursor: KeysetCursor | None) -> dict[str, object]:
         own = {} if cursor is None else prepared.query.parameters(cursor.value, cursor.key_values)
@@ -427,6 +458,7 @@ class SqlAlchemySource:
         with self._translated():
             if not is_current(prepared, self._settings):
                 self.close()
+            refresh_offset(prepared)
         prepared = self._ready()
         self._check_null_cursors(prepared)
         return prepared
@@ -434,12 +466,34 @@ class SqlAlchemySource:
     def _ready(self) -> Prepared:
         with self._lock:
             if self._prepared is None:
-                engine = self._provider.get_engine(self._reading_config())
                 with self._translated():
-                    self._prepared = prepare(engine, self._settings, self._descriptor, self._clock.monotonic())
-                self._statements.clear()
+                    self._prepared = prepare(self.database, self._settings, self._descriptor, self._clock.monotonic())
+                self._log_proof(self._prepared.proof)
+                self._log_hidden(self._prepared.hidden)
+                self._log_delay(self._prepared)
                 self._reading, self._exhausted = None, True
             return self._prepared
+
+    def _log_proof(self, proof: UpdateProof) -> None:
+        """Log what is proved about updates, at the start and whenever it has changed."""
+        if proof != self._logged_proof:
+            level = logging.WARNING if proof.status == "not proved" else logging.INFO
+            _log.log(level, "Updates of '%s' are %s", self._descriptor.name, proof.sentence())
+            self._logged_proof = proof
+
+    def _log_hidden(self, hidden: str | None) -> None:
+        """Warn of rows that the role does not see, at the start and whenever that has changed."""
+        if hidden is not None and hidden != self._logged_hidden:
+            _log.warning("Rows of '%s' may be missed: %s", self._descriptor.name, hidden)
+        self._logged_hidden = hidden
+
+    def _log_delay(self, prepared: Prepared) -> None:
+        """Warn that rows come late because nobody knows the zone of who writes them, and whenever that has changed."""
+        writers = prepared.horizon.writers
+        delay = None if writers is None else writers.warning(self.cursor_column)
+        if delay is not None and delay != self._logged_delay:
+            _log.warning("Rows of '%s' come late: %s", self._descriptor.name, delay)
+        self._logged_delay = delay
 
     def _reading_config(self) -> DbConfig:
         """MySQL hands out TIMESTAMP in the session's zone, so the source reads through sessions of its own in UTC."""
@@ -467,8 +521,15 @@ class SqlAlchemySource:
     @contextmanager
     def _fetching(self, prepared: Prepared) -> Iterator[Connection]:
         try:
-            with self._translated(), autocommit(prepared.engine) as connection, _without_outdated_plans(connection):
+            with (
+                self._translated(),
+                autocommit(prepared.engine) as connection,
+                exact_reading(connection),
+                _without_outdated_plans(connection),
+            ):
                 yield connection
+        except UnreadableRowError:
+            raise
         except FetchError as error:
             if not is_outdated_plan(error.__cause__):
                 self.close()  # the table may have changed: look it up again next time
@@ -500,18 +561,10 @@ def _without_outdated_plans(connection: Connection) -> Iterator[None]:
         raise
 
 
-def _moment(facts: inspection.CursorFacts | None, value: object) -> datetime | None:
-    """Return the row's time in UTC where the column surely tells it."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value
-    if facts is None or not facts.is_time:
-        return None
-    if isinstance(facts.type, MYSQL_TIMESTAMP) and isinstance(value, datetime):
-        return value.replace(tzinfo=UTC)
-    if isinstance(value, str) and facts.has_server_time_default:
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return None
+def _hides_rows(reading: Reading, margin: timedelta) -> bool:
+    """Return whether rows that are committed may wait behind the bound, for longer than a moment."""
+    bound = reading.bound
+    is_day = isinstance(bound, date) and not isinstance(bound, datetime)
+    is_day = is_day or (isinstance(bound, str) and len(bound) <= len("2026-01-31"))
+    is_wide = margin > _MOMENT and bound is not UNBOUNDED
+    return bound is None or bool(reading.held_back_by) or is_day or is_wide

@@ -18,6 +18,7 @@ from sqlalchemy import (
     TextClause,
     and_,
     bindparam,
+    case,
     cast,
     column,
     extract,
@@ -35,17 +36,28 @@ from sqlalchemy.dialects.postgresql import INTERVAL, REAL
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.sql.selectable import FromClause
-from sqlalchemy.types import Float, Integer, TypeEngine, UserDefinedType
+from sqlalchemy.types import Float, Integer, Time, TypeEngine, UserDefinedType
+
+from ...database.faithful_types import as_read
 
 _ROW_COMPARISON = frozenset({"postgresql", "sqlite"})
 _BUFFERING_DRIVERS = frozenset({"psycopg", "psycopg2", "pymysql"})
 CURSOR_PARAM = "holdfast_cursor"
 KEY_PARAM = "holdfast_key_{}"
 BOUND_PARAM = "holdfast_bound"
+NEWEST_PARAM = "holdfast_newest"
+NEWEST_KEY_PARAM = "holdfast_newest_key_{}"
+AGAIN_PARAM = "holdfast_again"
 
 
 class StoredValue(UserDefinedType[Any]):
     """A value exactly as the driver stores and compares it, with nothing converted on the way in or out."""
+
+    cache_ok = True
+
+
+class OrderedByNumber(StoredValue):
+    """A value of MariaDB or MySQL that is sorted by a number, whatever it looks like: ENUM, SET and BIT in a query."""
 
     cache_ok = True
 
@@ -98,9 +110,11 @@ def _exact_on_mysql(column: ColumnElement[Any]) -> ExactColumn:
         return ExactColumn(column, type_coerce(column, exact_float), exact_float)
     if isinstance(column.type, Float):  # handed out with six digits
         return ExactColumn(column, cast(column, exact_float), exact_float)
-    if isinstance(column.type, (mysql.ENUM, mysql.SET)):  # sorted by number, but compared with text as text
+    if isinstance(column.type, (mysql.ENUM, mysql.SET, OrderedByNumber)):  # but compared with text as text
         number = type_coerce(column, Integer()) + literal_column("0")
         return ExactColumn(number, number, Integer())
+    if isinstance(column.type, Time):  # handed out within a day, although it can be longer than that
+        return ExactColumn(column, type_coerce(column, StoredValue()), StoredValue())
     return ExactColumn(column, None, column.type)
 
 
@@ -120,9 +134,16 @@ class KeysetQuery:
         """Return whether the driver changes values on the way out, so that cursor and keys are fetched raw as well."""
         return any(column.copy is not None for column in self._exact())
 
-    def page(self, *, has_cursor: bool, has_bound: bool, limit: int, inclusive: bool = False) -> Select[Any]:
-        """Return the statement for one page: after the cursor (or from it), strictly below the bound, in order."""
-        statement = select(*self.all_columns, *self._raw_copies()).select_from(self.from_clause)
+    def page(
+        self, *, has_cursor: bool, has_bound: bool, limit: int, inclusive: bool = False, marked: bool = False
+    ) -> Select[Any]:
+        """Return the statement for one page: after the cursor (or from it), strictly below the bound, in order.
+
+        ``marked`` adds two columns, for a window: whether the row lies behind a place, and whether it is not below a
+        value. Only the database knows: its collations order texts in another way than Python does.
+        """
+        marks = self._marks() if marked else []
+        statement = select(*self.selected, *marks).select_from(self.from_clause)
         statement = statement.where(*self._conditions(has_cursor, has_bound, inclusive))
         return statement.order_by(self.cursor, *self.keys).limit(literal(limit, literal_execute=True))
 
@@ -130,6 +151,12 @@ class KeysetQuery:
         """Return the statement that counts the rows after the cursor."""
         statement = select(func.count()).select_from(self.from_clause)
         return statement.where(*self._conditions(has_cursor, has_bound=False, inclusive=False))
+
+    def same_place(self) -> Select[Any]:
+        """Return the statement that finds up to two rows with the cursor and key of a cursor."""
+        places = zip(self._exact(), _names(CURSOR_PARAM, KEY_PARAM, len(self.keys)), strict=True)
+        found: Select[Any] = select(literal_column("1")).select_from(self.from_clause)
+        return found.where(*(column.compared == column.bind(name) for column, name in places), *self._filter()).limit(2)
 
     def without_place(self) -> Select[Any]:
         """Return the statement that finds one row whose cursor or key is NULL."""
@@ -146,14 +173,26 @@ class KeysetQuery:
         """Return the bind values of a cursor."""
         return {CURSOR_PARAM: cursor} | {KEY_PARAM.format(at): key for at, key in enumerate(keys)}
 
+    def marks(self, newest: object, newest_keys: Sequence[object], again: object) -> dict[str, object]:
+        """Return the bind values of a marked page: the place, and the value."""
+        keys = {NEWEST_KEY_PARAM.format(at): key for at, key in enumerate(newest_keys)}
+        return {NEWEST_PARAM: newest, AGAIN_PARAM: again} | keys
+
     def is_plain(self, result: CursorResult[Any]) -> bool:
         """Return whether the driver's own rows can be used: the whole page is here, and no value is to be converted."""
         return result.dialect.driver in _BUFFERING_DRIVERS and not any(
             selected.type.dialect_impl(result.dialect).result_processor(result.dialect, described[1])
             for selected, described in zip(
-                (*self.all_columns, *self._raw_copies()), result.cursor.description, strict=True
+                self.selected,
+                result.cursor.description,
+                strict=False,  # marks are whole numbers
             )
         )
+
+    @property
+    def selected(self) -> list[ColumnElement[Any]]:
+        """Return what a page holds of each row: its columns as they are read, and raw copies of cursor and keys."""
+        return [*(as_read(column, self.dialect_name) for column in self.all_columns), *self._raw_copies()]
 
     def _exact(self) -> list[ExactColumn]:
         return [exact(column, self.dialect_name) for column in (self.cursor, *self.keys)]
@@ -166,10 +205,16 @@ class KeysetQuery:
             for at, column in enumerate(self._exact())
         ]
 
+    def _marks(self) -> list[ColumnElement[Any]]:
+        is_newer = self._after(_names(NEWEST_PARAM, NEWEST_KEY_PARAM, len(self.keys)))
+        comes_again = self._exact()[0].compared >= self._bind(AGAIN_PARAM, self.cursor)
+        return [_flag(is_newer).label("holdfast_is_newer"), _flag(comes_again).label("holdfast_comes_again")]
+
     def _conditions(self, has_cursor: bool, has_bound: bool, inclusive: bool) -> list[ColumnElement[bool] | TextClause]:
         conditions: list[ColumnElement[bool] | TextClause] = [self.cursor.is_not(None)]
         if has_cursor:
-            conditions.append(self._from() if inclusive else self._after())
+            names = _names(CURSOR_PARAM, KEY_PARAM, len(self.keys))
+            conditions.append(self._from() if inclusive else self._after(names))
         if has_bound:
             conditions.append(self._exact()[0].compared < self._bind(BOUND_PARAM, self.cursor))
         return conditions + self._filter()
@@ -180,9 +225,8 @@ class KeysetQuery:
     def _from(self) -> ColumnElement[bool]:
         return self._exact()[0].compared >= self._bind(CURSOR_PARAM, self.cursor)
 
-    def _after(self) -> ColumnElement[bool]:
+    def _after(self, names: Sequence[str]) -> ColumnElement[bool]:
         columns = self._exact()
-        names = (CURSOR_PARAM, *(KEY_PARAM.format(at) for at in range(len(self.keys))))
         compared = [column.compared for column in columns]
         values = [column.bind(name) for name, column in zip(names, columns, strict=True)]
         if self.dialect_name in _ROW_COMPARISON:
@@ -191,6 +235,14 @@ class KeysetQuery:
 
     def _bind(self, name: str, column: ColumnElement[Any]) -> ColumnElement[Any]:
         return exact(column, self.dialect_name).bind(name)
+
+
+def _names(cursor: str, key: str, keys: int) -> list[str]:
+    return [cursor, *(key.format(at) for at in range(keys))]
+
+
+def _flag(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+    return case((condition, literal_column("1")), else_=literal_column("0"))
 
 
 def plain_rows(result: CursorResult[Any]) -> Sequence[Sequence[object]]:
@@ -226,15 +278,14 @@ def over_table(table: Table, cursor: str, keys: Sequence[str], where: str | None
 
 def over_query(
     query: str,
-    columns: Sequence[str],
+    columns: Mapping[str, TypeEngine[Any] | None],
     cursor: str,
     keys: Sequence[str],
     where: str | None,
     dialect_name: str,
-    types: Mapping[str, TypeEngine[Any]],
 ) -> KeysetQuery:
-    """Return the query over the user's own SELECT, whose result columns are ``columns``."""
-    typed = [column(quoted_name(name, quote=True), types.get(name)) for name in columns]
+    """Return the query over the user's own SELECT, whose result has ``columns``, with their types where they count."""
+    typed = [column(quoted_name(name, quote=True), kind) for name, kind in columns.items()]
     source = text(query).columns(*typed).subquery("source")
     return KeysetQuery(
         from_clause=source,

@@ -1,3 +1,4 @@
+-- name: schema
 -- The queue and what governs it. A row is a job that has not ended, or one that ended dead, cancelled, or done inside its
 -- window of uniqueness; every other end leaves only history.
 CREATE TABLE IF NOT EXISTS holdfast_jobs (
@@ -75,3 +76,56 @@ CREATE TABLE IF NOT EXISTS holdfast_periodic (
     name                    text PRIMARY KEY,
     last_run_at             timestamptz NOT NULL
 );
+
+-- name: schema_keys
+-- What the servers of remote workers sign receipts with.
+CREATE TABLE IF NOT EXISTS holdfast_job_keys (
+    name                    text NOT NULL PRIMARY KEY,
+    secret                  text NOT NULL
+)
+
+-- name: schema_suspects
+-- Who serves remote workers, and when it was last seen; whom each remote worker was last connected to.
+CREATE TABLE IF NOT EXISTS holdfast_job_servers (
+    name                    text NOT NULL PRIMARY KEY,
+    seen_at                 timestamptz NOT NULL
+);
+CREATE TABLE IF NOT EXISTS holdfast_remote_workers (
+    owner                   text NOT NULL PRIMARY KEY,
+    server                  text NOT NULL
+);
+-- Where workers look for suspects: empty unless a worker has died.
+CREATE INDEX IF NOT EXISTS holdfast_jobs_suspects ON holdfast_jobs (run_at) WHERE status = 'suspect'
+
+-- name: add_ready_at
+-- What is in the queue already became ready long before anything new, all at once, and keeps the order of its ids; a
+-- constant, so no row is written for it.
+ALTER TABLE holdfast_jobs ADD COLUMN ready_at timestamptz NOT NULL DEFAULT '2000-01-01 00:00:00+00'
+
+-- name: order_of_readiness
+-- Jobs are claimed by operation, in the order in which they became ready. Beside workers of the release before: they name
+-- the columns they write, so the default tells when their jobs became ready.
+ALTER TABLE holdfast_jobs ALTER COLUMN ready_at SET DEFAULT clock_timestamp();
+-- No index holds lease_until or progress, so that heartbeats stay heap-only updates. The priority is negated so that
+-- (priority, ready_at, id) can be compared as one place.
+DROP INDEX IF EXISTS holdfast_jobs_ready;
+DROP INDEX IF EXISTS holdfast_jobs_ready_by_key;
+CREATE INDEX holdfast_jobs_ready ON holdfast_jobs (topic, operation, (-priority::integer), ready_at, id)
+    WHERE status = 'ready' AND limit_key IS NULL;
+CREATE INDEX holdfast_jobs_ready_by_key
+    ON holdfast_jobs (topic, operation, limit_key, (-priority::integer), ready_at, id)
+    WHERE status = 'ready' AND limit_key IS NOT NULL;
+
+-- Who works here, and on what: a JSON object of lists of operations by topic, null for any operation of a topic.
+CREATE TABLE IF NOT EXISTS holdfast_workers (
+    id                      text PRIMARY KEY,
+    host                    text NOT NULL,
+    pid                     integer NOT NULL,
+    operations              text NOT NULL,
+    started_at              timestamptz NOT NULL,
+    seen_at                 timestamptz NOT NULL
+);
+
+-- name: add_reserved_at
+-- When somebody was last ready to test a suspect for which there was no room in its topic.
+ALTER TABLE holdfast_jobs ADD COLUMN reserved_at timestamptz

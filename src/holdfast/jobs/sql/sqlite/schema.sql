@@ -1,3 +1,4 @@
+-- name: schema
 -- The queue and what governs it. A row is a job that has not ended, or one that ended dead, cancelled, or done inside
 -- its window of uniqueness; every other end leaves only history. Times are text in UTC that sorts as it should.
 -- Ids are never used again: a report for a job that is gone must not meet another.
@@ -72,3 +73,52 @@ CREATE TABLE IF NOT EXISTS holdfast_periodic (
     name                    TEXT NOT NULL PRIMARY KEY,
     last_run_at             TEXT NOT NULL
 );
+
+-- name: schema_keys
+-- What the servers of remote workers sign receipts with.
+CREATE TABLE IF NOT EXISTS holdfast_job_keys (
+    name                    TEXT NOT NULL PRIMARY KEY,
+    secret                  TEXT NOT NULL
+)
+
+-- name: schema_suspects
+-- Who serves remote workers, and when it was last seen; whom each remote worker was last connected to.
+CREATE TABLE IF NOT EXISTS holdfast_job_servers (
+    name                    TEXT NOT NULL PRIMARY KEY,
+    seen_at                 TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS holdfast_remote_workers (
+    owner                   TEXT NOT NULL PRIMARY KEY,
+    server                  TEXT NOT NULL
+);
+-- Where workers look for suspects: empty unless a worker has died.
+CREATE INDEX IF NOT EXISTS holdfast_jobs_suspects ON holdfast_jobs (run_at) WHERE status = 'suspect'
+
+-- name: add_ready_at
+-- NULL, as in jobs that workers of the release before add, says that a job was ready when it was added.
+ALTER TABLE holdfast_jobs ADD COLUMN ready_at TEXT
+
+-- name: order_of_readiness
+-- Jobs are claimed by operation, in the order in which they became ready.
+DROP INDEX IF EXISTS holdfast_jobs_ready;
+DROP INDEX IF EXISTS holdfast_jobs_ready_by_key;
+CREATE INDEX holdfast_jobs_ready
+    ON holdfast_jobs (topic, operation, priority DESC, COALESCE(ready_at, created_at), id)
+    WHERE status = 'ready' AND limit_key IS NULL;
+CREATE INDEX holdfast_jobs_ready_by_key
+    ON holdfast_jobs (topic, operation, limit_key, priority DESC, COALESCE(ready_at, created_at), id)
+    WHERE status = 'ready' AND limit_key IS NOT NULL;
+
+-- Who works here, and on what: a JSON object of lists of operations by topic, null for any operation of a topic.
+CREATE TABLE IF NOT EXISTS holdfast_workers (
+    id                      TEXT NOT NULL PRIMARY KEY,
+    host                    TEXT NOT NULL,
+    pid                     INTEGER NOT NULL,
+    operations              TEXT NOT NULL,
+    started_at              TEXT NOT NULL,
+    seen_at                 TEXT NOT NULL
+);
+
+-- name: add_reserved_at
+-- When somebody was last ready to test a suspect for which there was no room in its topic.
+ALTER TABLE holdfast_jobs ADD COLUMN reserved_at TEXT

@@ -1,3 +1,4 @@
+-- name: schema
 -- The outbox. Rows are committed without a position; the sequencer gives them one, in the order in which they are read.
 CREATE TABLE IF NOT EXISTS holdfast_outbox (
     id                 bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -16,14 +17,14 @@ CREATE TABLE IF NOT EXISTS holdfast_outbox (
     UNIQUE KEY holdfast_outbox_order (position),
     UNIQUE KEY holdfast_outbox_message (message_id),
     KEY holdfast_outbox_group (transaction_group)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = {{key_collation}};
 
 -- The last position that was given: one row, locked by whoever gives the next ones.
 CREATE TABLE IF NOT EXISTS holdfast_outbox_sequence (
     id             integer NOT NULL PRIMARY KEY,
     last_position  bigint NOT NULL,
     fencing_token  bigint NOT NULL
-) ENGINE = InnoDB;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = {{key_collation}};
 INSERT INTO holdfast_outbox_sequence (id, last_position, fencing_token) VALUES (1, 0, 0) ON DUPLICATE KEY UPDATE id = id;
 
 -- How far each processor is, per version and partition. The lease is elsewhere: this row is written with the effects.
@@ -47,7 +48,7 @@ CREATE TABLE IF NOT EXISTS holdfast_processor_checkpoints (
     rebuild_started_at            datetime(6),
     updated_at                    datetime(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     PRIMARY KEY (processor_id, version, partition_number)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = {{key_collation}};
 
 -- Instances that found their processor taken and wait for it.
 CREATE TABLE IF NOT EXISTS holdfast_processor_waiting (
@@ -57,7 +58,7 @@ CREATE TABLE IF NOT EXISTS holdfast_processor_waiting (
     instance_id       varchar(200) NOT NULL,
     seen_at           datetime(6) NOT NULL,
     PRIMARY KEY (processor_id, version, partition_number, instance_id)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = {{key_collation}};
 
 -- Dead letters that were put back: delivered alone, before anything else of their processor.
 CREATE TABLE IF NOT EXISTS holdfast_processor_redeliveries (
@@ -68,4 +69,4 @@ CREATE TABLE IF NOT EXISTS holdfast_processor_redeliveries (
     message           longtext NOT NULL,
     attempts          integer NOT NULL DEFAULT 0,
     KEY holdfast_processor_redeliveries_order (processor_id, version, partition_number, id)
-) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = {{key_collation}};

@@ -1,3 +1,4 @@
+-- name: schema
 -- The outbox. One writer at a time: positions are in the order of commits.
 CREATE TABLE IF NOT EXISTS holdfast_outbox (
     position        integer PRIMARY KEY AUTOINCREMENT,

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from sqlalchemy.engine import Connection
 
-from ....core.barrier import Reading
+from ....database.barrier import Reading
+from .local_times import LocalTimes
 
 UNBOUNDED = object()
 
@@ -17,6 +18,11 @@ class Horizon(Protocol):
     @property
     def name(self) -> str:
         """Return the name under which users choose it."""
+        ...
+
+    @property
+    def writers(self) -> LocalTimes | None:
+        """Return in which local times the column may be written; None where the zone of a session does not matter."""
         ...
 
     def prepare(self, connection: Connection) -> None:
@@ -30,6 +36,8 @@ class Horizon(Protocol):
 
 class Unbounded:
     """Everything visible may be read: chosen by the user, or sound because ids commit in order."""
+
+    writers = None
 
     def __init__(self, name: str = "none") -> None:
         self.name = name

@@ -19,8 +19,15 @@ class NoSoundHorizonError(SourceConfigurationError):
     """Nothing the database says makes reading this column safe from late commits."""
 
 
-def choose(asked: str, dialect_name: str, table: Table | None, facts: CursorFacts | None, margin: timedelta) -> Horizon:
-    """Return the horizon to read under.
+def choose(
+    asked: str,
+    dialect_name: str,
+    table: Table | None,
+    facts: CursorFacts | None,
+    margin: timedelta,
+    timezone: str | None = None,
+) -> Horizon:
+    """Return the horizon to read under. ``timezone`` is the zone in which a column without one is written, if declared.
 
     Raises:
         NoSoundHorizonError: ``auto`` was asked for and nothing is sound; the message says what to choose from.
@@ -36,7 +43,13 @@ def choose(asked: str, dialect_name: str, table: Table | None, facts: CursorFact
             "or pass lookback=… to re-read a window, or horizon='none' if rows commit in cursor order."
         )
     name = _fitting(dialect_name, table, facts) if asked == "auto" else asked
-    return _build(name, dialect_name, table, facts, margin)
+    horizon = _build(name, dialect_name, table, facts, margin, timezone)
+    if timezone is not None and not (name == "server_time" and facts.holds_local_time(dialect_name)):
+        raise SourceConfigurationError(
+            f"cursor_timezone='{timezone}' is for a column that the database fills with local time, which "
+            f"'{facts.name}' ({facts.type_name}, default: {facts.default or 'none'}) is not. Leave it out."
+        )
+    return horizon
 
 
 def _fitting(dialect_name: str, table: Table, facts: CursorFacts) -> str:
@@ -69,17 +82,19 @@ def _refusal(dialect_name: str, table: Table, facts: CursorFacts) -> str:
     )
 
 
-def _build(name: str, dialect_name: str, table: Table, facts: CursorFacts, margin: timedelta) -> Horizon:
+def _build(
+    name: str, dialect_name: str, table: Table, facts: CursorFacts, margin: timedelta, timezone: str | None
+) -> Horizon:
     if name == "xid8" and dialect_name == "postgresql" and facts.type_name == "xid8":
         return postgres.XidHorizon(table, facts)
     if name == "server_time" and (facts.is_time or (dialect_name == "sqlite" and facts.may_hold_time)):
         match dialect_name:
             case "postgresql":
-                return postgres.ServerTimeHorizon(table, facts, margin)
+                return postgres.ServerTimeHorizon(table, facts, margin, timezone)
             case "mysql" | "mariadb":
-                return mysql.ServerTimeHorizon(facts, margin)
+                return mysql.ServerTimeHorizon(facts, margin, timezone)
             case "sqlite":
-                return sqlite.ServerTimeHorizon(facts)
+                return sqlite.ServerTimeHorizon(facts, timezone)
     if name == "identity" and facts.is_integer:
         match dialect_name:
             case "postgresql":

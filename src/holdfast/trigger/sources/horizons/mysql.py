@@ -17,21 +17,27 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Table, text
-from sqlalchemy.dialects.mysql import TIMESTAMP
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import Date
 
-from ....core.barrier import Barrier, Reading
 from ....core.errors import MissingGrantError, SourceConfigurationError
+from ....database.barrier import Barrier, Reading
+from ....database.errors import Kind, kind_of
 from ..inspection import CursorFacts
+from .local_times import UTC_ZONE, LocalTimes, ZoneTime, local_times
 from .ticks import floor_to_precision, moments_ahead
 
 # [HORIZON-MY-TIME] The server's time, from which NOW() is made in every session. Expected rows: 1.
 _UTC_NOW = text("SELECT UTC_TIMESTAMP(6)")
 
-# A moment in the local time of the server, in which writers put it into DATETIME.
-_LOCAL = "CONVERT_TZ(:moment_{at}, '+00:00', @@global.time_zone)"
+# Zones in which sessions begin: the server's, which may be its system's, and one that new sessions are given by a
+# statement of the administrator. Expected rows: 1.
+_ZONES = text("SELECT @@global.time_zone, @@global.system_time_zone, @@global.init_connect")
+_ZONE_SET = re.compile(r"\btime_zone\s*:?=\s*['\"]([^'\"]+)['\"]", re.IGNORECASE)
+_UTC = "+00:00"
+
+# A moment in a zone's local time, in which writers put it into DATETIME. Expected rows: 1.
+_LOCAL = "CONVERT_TZ(:moment_{moment}, '+00:00', :zone_{zone})"
 
 # [HORIZON-MY-IDENTITY] The highest id anyone can see. Expected rows: 1.
 _HIGHEST_ID = "SELECT MAX({column}) FROM {table}"
@@ -66,7 +72,6 @@ _REPLICATION = text(
 )
 _GALERA = text("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
 
-_ACCESS_DENIED = 1227
 _SECOND = 1_000_000
 _COPY_LIFETIME = _SECOND * 12 // 100
 _LONGEST_PAUSE = _SECOND * 2
@@ -120,6 +125,7 @@ class SessionBarrier:
     """A barrier over all sessions of the server. Needs the PROCESS privilege, and fails closed without it."""
 
     def __init__(self, sample: Callable[[Connection], object]) -> None:
+        self.writers: LocalTimes | None = None
         self._sample = sample
         self._barrier: Barrier[Listing, Waiting] = Barrier(self._look, busy_sessions, still_busy, _describe)
         self._sampled: tuple[object, dict[int, Statement], int] | None = None
@@ -173,18 +179,24 @@ class ServerTimeHorizon(SessionBarrier):
 
     name = "server_time"
 
-    def __init__(self, facts: CursorFacts, margin: timedelta) -> None:
+    def __init__(self, facts: CursorFacts, margin: timedelta, declared_zone: str | None = None) -> None:
         super().__init__(self._now)
-        is_utc = isinstance(facts.type, TIMESTAMP) or (facts.clock is not None and facts.clock.zone == "utc")
-        self._is_local = not is_utc
+        self._is_local = facts.holds_local_time("mysql")
+        self._declared_zone = declared_zone
         self._digits = facts.digits
         self._margin = margin
         self._whole_days = isinstance(facts.type, Date)
 
+    def prepare(self, connection: Connection) -> None:
+        """Refuse what no session barrier can be sound on, and a zone that the server cannot look up."""
+        super().prepare(connection)
+        self._now(connection)
+
     def _now(self, connection: Connection) -> object:
         moment: datetime = connection.execute(_UTC_NOW).scalar_one() - self._margin
         if self._is_local:
-            moment = _earliest_local(connection, moments_ahead(moment))
+            self.writers = _local_times(connection, moments_ahead(moment), self._declared_zone)
+            moment = self.writers.bound
         return moment.date() if self._whole_days else floor_to_precision(moment, self._digits)
 
 
@@ -206,21 +218,40 @@ class IdentityHorizon(SessionBarrier):
         return None if highest is None else highest + 1
 
 
-def _earliest_local(connection: Connection, moments: Sequence[datetime]) -> datetime:
-    """Return the earliest local time of the moments, in the server's own zone.
+def _local_times(connection: Connection, moments: Sequence[datetime], declared_zone: str | None) -> LocalTimes:
+    """Return the local times of the first of the moments, in the declared zone or else where sessions begin.
 
     Raises:
-        SourceConfigurationError: the server's zone has a name that the server cannot look up.
+        SourceConfigurationError: a zone has a name that the server cannot look up.
     """
-    terms = ", ".join(_LOCAL.format(at=at) for at in range(len(moments)))
-    binds = {f"moment_{at}": moment for at, moment in enumerate(moments)}
-    local: datetime | None = connection.execute(text(f"SELECT LEAST({terms})"), binds).scalar()
-    if local is None:
+    zones = _zones(connection) if declared_zone is None else {declared_zone: declared_zone}
+    places = [(zone, moment) for zone in range(len(zones)) for moment in range(len(moments))]
+    terms = ", ".join(_LOCAL.format(zone=zone, moment=moment) for zone, moment in places)
+    binds: dict[str, object] = {f"moment_{at}": moment for at, moment in enumerate(moments)}
+    binds |= {f"zone_{at}": _UTC if zone == UTC_ZONE else zone for at, zone in enumerate(zones)}
+    row = connection.execute(text(f"SELECT {terms}"), binds).one()
+    found = [
+        ZoneTime(title, *_local_and_earliest(zone, row[at * len(moments) : (at + 1) * len(moments)]))
+        for at, (zone, title) in enumerate(zones.items())
+    ]
+    return local_times(found, is_declared=declared_zone is not None)
+
+
+def _zones(connection: Connection) -> dict[str, str]:
+    """Return the zones in which sessions begin, with what people call them."""
+    of_server, of_system, for_new_sessions = connection.execute(_ZONES).one()
+    zones = {UTC_ZONE: UTC_ZONE, of_server: f"SYSTEM ({of_system})" if of_server == "SYSTEM" else of_server}
+    return zones | {zone: zone for zone in _ZONE_SET.findall(for_new_sessions or "")}
+
+
+def _local_and_earliest(zone: str, values: Sequence[datetime | None]) -> tuple[datetime, datetime]:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
         raise SourceConfigurationError(
-            "The server's time_zone has a name but its time zone tables are empty, so its local time cannot be worked "
-            "out. Fill them: mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb mysql"
+            f"The server cannot look up the time zone '{zone}', so its local time cannot be worked out: its time zone "
+            "tables are empty, or lack it. Fill them: mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb mysql"
         )
-    return local
+    return known[0], min(known)
 
 
 def _clock(connection: Connection) -> int:
@@ -244,19 +275,12 @@ def _transactions(connection: Connection, clock: int) -> tuple[int, list[Any]]:
         rows = list(connection.exec_driver_sql(_TRANSACTIONS.format(clock=clock)))
         connection.exec_driver_sql("ROLLBACK")
     except BaseException as error:
-        if _is_access_denied(error):
+        if kind_of(error) is Kind.DENIED:
             raise _missing_grant(connection) from error
         connection.invalidate()  # a transaction left open here would show every later page as of now
         raise
     asked = [int(found[1]) for row in rows if (found := _ASKED_AT.search(row[5] or ""))]
     return max(asked, default=0), rows
-
-
-def _is_access_denied(error: BaseException) -> bool:
-    if not isinstance(error, DBAPIError):
-        return False
-    arguments: tuple[object, ...] = getattr(error.orig, "args", ())
-    return arguments[:1] == (_ACCESS_DENIED,)
 
 
 def _missing_grant(connection: Connection) -> MissingGrantError:

@@ -9,12 +9,15 @@ from typing import Any
 
 from sqlalchemy import Table, text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DataError
 from sqlalchemy.types import Date
 
-from ....core.barrier import Barrier, Reading
 from ....core.errors import MissingGrantError, SourceConfigurationError
-from ....core.postgres_writers import FAMILY, WriterBarrier, require_primary
+from ....database.barrier import Barrier, Reading
+from ....database.errors import reason
+from ....database.postgres_writers import FAMILY, WriterBarrier, require_growing_ids, require_primary
 from ..inspection import CursorFacts
+from .local_times import LocalTimes, ZoneTime, local_times
 from .samples import Sample, samples_of
 from .ticks import floor_to_precision, moments_ahead
 
@@ -59,38 +62,35 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 """
 )
 
-# Prepared transactions are in no session list, and their start is not told. Expected rows: 0 or more.
+# Prepared transactions are in no session list, and their start is not shown. Expected rows: 0 or more.
 _PREPARED = text("SELECT transaction::text, gid FROM pg_prepared_xacts WHERE database = current_database()")
 
-# The earliest of some moments in a zone's local time. Expected rows: 1.
-_EARLIEST_LOCAL = text(
-    "SELECT min(timezone(coalesce(CAST(:zone AS text), current_setting('TimeZone')), moment)) "
-    "FROM unnest(CAST(:moments AS timestamptz[])) AS moment"
+# The local time of a moment and the earliest of some, by zone: in the one given, or in those in which sessions may be
+# that write the table. The server's own setting is hidden where a role or client sets another; initdb gives the log the
+# same zone. Expected rows: 1 or more.
+_LOCAL_TIMES = text(
+    """
+WITH setting AS MATERIALIZED (
+    SELECT setting, reset_val, source FROM pg_settings WHERE name = 'TimeZone' AND CAST(:zone AS text) IS NULL
+),
+zones(zone) AS (
+    SELECT CAST(:zone AS text)
+    UNION SELECT 'UTC' FROM setting
+    UNION SELECT unnest(ARRAY[setting, reset_val]) FROM setting
+    UNION SELECT current_setting('log_timezone') FROM setting
+          WHERE source IN ('user', 'database user', 'client', 'session')
+    UNION SELECT split_part(entry, '=', 2) FROM setting, pg_db_role_setting, unnest(setconfig) AS entry
+          WHERE lower(split_part(entry, '=', 1)) = 'timezone'
+            AND (setdatabase = 0 OR setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
+            AND (setrole = 0 OR has_table_privilege(setrole, to_regclass(:relation)::oid, 'INSERT, UPDATE'))
+)
+SELECT zone, timezone(zone, CAST(:moment AS timestamptz)), min(timezone(zone, ahead))
+FROM zones, unnest(CAST(:moments AS timestamptz[])) AS ahead WHERE zone IS NOT NULL GROUP BY zone
+"""
 )
 
 # What kind of relation it is: writers lock tables ('r') and partitioned tables ('p'), never views. Expected rows: 1.
 _RELATION_KIND = text("SELECT relkind::text FROM pg_class WHERE oid = to_regclass(:relation)")
-
-# The sequences the column draws from, in the table and its partitions: those it owns, and those its default names.
-# Expected rows: 1, more when partitions have sequences of their own, 0 when the column is filled in another way.
-_SEQUENCES = text(
-    FAMILY
-    + """,
-columns(relation, number) AS (
-    SELECT attrelid, attnum FROM pg_attribute JOIN family ON attrelid = relation WHERE attname = :column
-),
-drawn(sequence) AS (
-    SELECT objid FROM pg_depend JOIN columns ON refobjid = relation AND refobjsubid = number
-    WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass AND deptype IN ('a', 'i')
-    UNION
-    SELECT refobjid FROM pg_depend JOIN pg_attrdef a ON objid = a.oid
-    JOIN columns ON adrelid = columns.relation AND adnum = number
-    WHERE classid = 'pg_attrdef'::regclass AND refclassid = 'pg_class'::regclass
-)
-SELECT seqrelid::regclass::text, seqcache, seqincrement, seqcycle FROM pg_sequence JOIN drawn ON seqrelid = sequence
-ORDER BY 1
-"""
-)
 
 _WORTH_TELLING_SECONDS = 1
 
@@ -117,6 +117,7 @@ class XidHorizon:
     """For a column of type xid8 filled with pg_current_xact_id(): reads below the oldest running transaction."""
 
     name = "xid8"
+    writers = None
 
     def __init__(self, table: Table, facts: CursorFacts) -> None:
         self._table = table
@@ -153,13 +154,15 @@ class ServerTimeHorizon:
 
     name = "server_time"
 
-    def __init__(self, table: Table, facts: CursorFacts, margin: timedelta) -> None:
+    def __init__(self, table: Table, facts: CursorFacts, margin: timedelta, declared_zone: str | None = None) -> None:
+        self.writers: LocalTimes | None = None
         self._table = table
         self._margin = margin
         self._digits = facts.digits
         self._whole_days = isinstance(facts.type, Date)
         self._has_zone = bool(getattr(facts.type, "timezone", False))
-        self._zone = None if facts.clock is None else facts.clock.zone
+        self._zone = declared_zone if facts.clock is None or facts.clock.zone is None else facts.clock.zone
+        self._is_zone_of_sessions = facts.holds_local_time("postgresql")
         self._oldest: tuple[str, ...] = ()
         self._used: Sample[Sessions] | None = None
         self._barrier: Barrier[Prepared, Prepared] = Barrier(
@@ -167,9 +170,11 @@ class ServerTimeHorizon:
         )
 
     def prepare(self, connection: Connection) -> None:
-        """Refuse a standby, a subscribed table, and a role that cannot see when other transactions began."""
+        """Refuse a standby, a subscribed table, a role that cannot see when others began, and an unknown zone."""
         _require_local_writes(connection, self._table)
-        _require_told(_sessions(connection).row)
+        sessions = _sessions(connection)
+        _require_answer(sessions.row)
+        self._bound(connection, sessions, sessions.row[0].astimezone(UTC))
 
     def advance(self, connection: Connection) -> Reading:
         """Return the oldest open transaction's start, once every transaction prepared at that time has ended."""
@@ -179,7 +184,7 @@ class ServerTimeHorizon:
     def _look(self, connection: Connection) -> tuple[object, Prepared]:
         self._used = samples_of(connection.engine).newest(connection, "server_time", _sessions, self._used)
         sessions = self._used.value
-        _require_told(sessions.row)
+        _require_answer(sessions.row)
         now, oldest, pid, age = sessions.row[:4]
         is_held = pid is not None and age >= _WORTH_TELLING_SECONDS
         self._oldest = (f"transaction of pid {pid}, open for {age:.0f} s",) if is_held else ()
@@ -189,7 +194,9 @@ class ServerTimeHorizon:
     def _bound(self, connection: Connection, sessions: Sessions, moment: datetime) -> object:
         """Return a moment as the column would hold it, rounded down to its ticks."""
         if not self._has_zone:
-            moment = sessions.earliest_local(connection, moment, self._zone)
+            found = sessions.local_times(connection, moment, _relation(connection, self._table), self._zone)
+            self.writers = found if self._is_zone_of_sessions else None
+            moment = found.bound
         return moment.date() if self._whole_days else floor_to_precision(moment, self._digits)
 
 
@@ -203,13 +210,14 @@ class Sessions:
 
     row: Sequence[Any]
     prepared: Prepared
-    _locals: dict[tuple[datetime, str | None], datetime] = field(default_factory=dict)
+    _locals: dict[tuple[datetime, str, str | None], LocalTimes] = field(default_factory=dict)
 
-    def earliest_local(self, connection: Connection, moment: datetime, zone: str | None) -> datetime:
-        """Return the earliest local time of a moment and those ahead; asked for once by all who share this."""
-        if (moment, zone) not in self._locals:
-            self._locals[moment, zone] = _earliest_local(connection, moments_ahead(moment), zone)
-        return self._locals[moment, zone]
+    def local_times(self, connection: Connection, moment: datetime, relation: str, zone: str | None) -> LocalTimes:
+        """Return the local times of a moment for who writes a table; asked for once by all who share this."""
+        key = (moment, relation, zone)
+        if key not in self._locals:
+            self._locals[key] = _local_times(connection, moments_ahead(moment), relation, zone)
+        return self._locals[key]
 
 
 def _sessions(connection: Connection) -> Sessions:
@@ -218,7 +226,7 @@ def _sessions(connection: Connection) -> Sessions:
     return Sessions(row, frozenset((each[0], each[1]) for each in connection.execute(_PREPARED)))
 
 
-def _require_told(row: Sequence[Any]) -> None:
+def _require_answer(row: Sequence[Any]) -> None:
     """Refuse a standby, and what hides when a transaction began.
 
     Raises:
@@ -240,10 +248,20 @@ def _require_told(row: Sequence[Any]) -> None:
         )
 
 
-def _earliest_local(connection: Connection, moments: list[datetime], zone: str | None) -> datetime:
-    """Return the earliest local time of the moments, in ``zone`` or else the session's zone."""
-    local: datetime = connection.execute(_EARLIEST_LOCAL, {"zone": zone, "moments": moments}).scalar_one()
-    return local
+def _local_times(connection: Connection, moments: list[datetime], relation: str, zone: str | None) -> LocalTimes:
+    """Return the local times of the first of the moments, in ``zone`` or else in the zones of those who may write.
+
+    Raises:
+        SourceConfigurationError: there is no such zone.
+    """
+    binds = {"zone": zone, "relation": relation, "moment": moments[0], "moments": moments}
+    try:
+        found = connection.execute(_LOCAL_TIMES, binds).all()
+    except DataError as error:
+        raise SourceConfigurationError(
+            f"The server does not know the time zone '{zone}': {reason(error)}. Write a name such as 'Europe/Berlin'."
+        ) from error
+    return local_times((ZoneTime(*row) for row in found), is_declared=zone is not None)
 
 
 def _describe_prepared(waiting: Prepared) -> tuple[str, ...]:
@@ -254,6 +272,7 @@ class IdentityHorizon:
     """For an identity or serial column: reads up to an id below which no writer is still at work."""
 
     name = "identity"
+    writers = None
 
     def __init__(self, table: Table, facts: CursorFacts) -> None:
         self._table = table
@@ -269,15 +288,7 @@ class IdentityHorizon:
                 f"'{self._table.name}' is not a plain or partitioned table, so the locks of its writers do not "
                 "show, and a late commit could be skipped. Point the trigger at the table itself, or pass lookback=…"
             )
-        sequences = connection.execute(_SEQUENCES, {"relation": relation, "column": self._facts.name}).all()
-        for name, cache, increment, cycles in sequences:
-            _require_growing(name, cache, increment, cycles)
-        if len(sequences) > 1:
-            raise SourceConfigurationError(
-                f"Column '{self._facts.name}' of table '{self._table.name}' and its partitions draws from several "
-                f"sequences ({', '.join(row[0] for row in sequences)}), so a low id can commit long after higher ones. "
-                "Let every partition draw from the same sequence."
-            )
+        sequences = require_growing_ids(connection, relation, self._facts.name)
         if not sequences and self._facts.generated_id:
             raise SourceConfigurationError(
                 f"The sequence of column '{self._facts.name}' of table '{self._table.name}' cannot be told from its "
@@ -287,19 +298,5 @@ class IdentityHorizon:
     def advance(self, connection: Connection) -> Reading:
         """Return the newest id whose writers have all ended, plus one."""
         if self._barrier is None:
-            column = connection.dialect.identifier_preparer.quote(self._facts.name)
-            self._barrier = WriterBarrier(_relation(connection, self._table), column)
+            self._barrier = WriterBarrier(_relation(connection, self._table), self._facts.name)
         return self._barrier.advance(connection)
-
-
-def _require_growing(sequence: str, cache: int, increment: int, cycles: bool) -> None:
-    if cache > 1:
-        raise SourceConfigurationError(
-            f"Sequence {sequence} caches {cache} ids per session, so a low id can commit long after higher ones. Run: "
-            f"ALTER SEQUENCE {sequence} CACHE 1"
-        )
-    if increment < 1 or cycles:
-        raise SourceConfigurationError(
-            f"Sequence {sequence} does not only grow, so a new row can have a lower id than the checkpoint. Run: ALTER "
-            f"SEQUENCE {sequence} INCREMENT BY 1 NO CYCLE"
-        )

@@ -1,0 +1,1 @@
+"""The database room: pools, errors, statements, migrations and values, the same under every workload."""

@@ -1,0 +1,313 @@
+"""An application's jobs: what is declared, the queue they wait in, and the worker that runs them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import Engine
+
+from ..core.clock import Clock
+from ..core.config import DbConfig
+from ..core.errors import ConfigurationError
+from ..core.keywords import options_of, picked, require_known, takes
+from ..core.telemetry import MetricsCollector
+from ..database.pools import EngineProvider
+from ..records.history import History, HistoryStatus
+from ..runtime.housekeeping import Chore
+from .declared_limits import declare_limits
+from .definition import BoundJob, JobDefinition
+from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
+from .overview import LiveWorker, NextRun, live_workers, next_runs, with_successes
+from .payload import MAX_PAYLOAD_BYTES
+from .periodic import Periodic, PeriodicEnqueuer
+from .running import JobHandler
+from .settings import (
+    AttemptSettings,
+    JobSettings,
+    LimitSettings,
+    WorkerSettings,
+    checked_job_id,
+    checked_topic,
+    limits_of,
+)
+from .store import job_store
+from .stores.base import SqlJobStore
+from .stores.sessions import noticing_silence, prepare_engine
+from .worker import JobWorker
+from .wrong_clock import QueueMoments
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .options import JobOptions
+
+_POOL_SIZE = 5
+_POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
+_KEEPER_RECYCLE_SECONDS = 3597
+_KEEPER_POOL_SIZE = 2  # beats and the watchdog, neither of which waits for the other
+_PRUNE_SECONDS = 3600.0
+_LOOK_SECONDS = 60.0
+_PRUNED_AT_ONCE = 1000
+_ENDED_JOBS_SECONDS = 90 * 86_400.0
+_APART_RECYCLE_SECONDS = 3596
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended: done with what its handler returned, or dead or cancelled with why."""
+
+    status: JobStatus
+    value: Any
+    error: str | None
+
+
+class Jobs:
+    """The jobs of one application. Nothing connects until something is enqueued or run.
+
+    Args:
+        provider: makes the connection pools: one for the queue, one for heartbeats, apart from the handlers' own.
+        config: the database.
+        transaction_engine: where ``context.transaction`` is opened.
+        application: whose limits and periodic jobs these are.
+    """
+
+    def __init__(
+        self,
+        provider: EngineProvider,
+        config: DbConfig,
+        transaction_engine: Callable[[], Engine],
+        *,
+        clock: Clock,
+        metrics: MetricsCollector | None = None,
+        application: str | None = None,
+    ) -> None:
+        self._application = application
+        self._provider = provider
+        self._config = config
+        self._transaction_engine = transaction_engine
+        self._clock = clock
+        self._metrics = metrics
+        self._store: SqlJobStore | None = None
+        self._definitions: dict[tuple[str, str], JobDefinition] = {}
+        self._periodics: dict[str, Periodic] = {}
+
+    @property
+    def definitions(self) -> list[JobDefinition]:
+        """Return the declared jobs."""
+        return list(self._definitions.values())
+
+    @property
+    def store(self) -> SqlJobStore:
+        """Return the queue."""
+        if self._store is None:
+            self._store = self._made(_POOL_SIZE, _POOL_RECYCLE_SECONDS)
+        return self._store
+
+    def database(self) -> Engine:
+        """Return the pool of the queue, apart from that of the handlers."""
+        return self.store.engine
+
+    def store_apart(self, pool_size: int) -> SqlJobStore:
+        """Return the queue on connections of its own, for what must not wait for other users of ``store``."""
+        return self._made(pool_size, _APART_RECYCLE_SECONDS)
+
+    def _made(self, pool_size: int, recycle_seconds: int) -> SqlJobStore:
+        own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
+        engine = prepare_engine(self._provider.get_engine(noticing_silence(own_pool)))
+        return job_store(engine, application=self._application)
+
+    @takes(AttemptSettings, LimitSettings, name=None, max_payload_bytes=MAX_PAYLOAD_BYTES)
+    def job(
+        self, topic: str = "default", **options: Unpack[JobOptions]
+    ) -> Callable[[Callable[..., Any]], JobDefinition]:
+        """Make the decorated function, ``def`` or ``async def``, a job.
+
+        A first parameter named ``context`` gets the ``JobContext``; the others are the payload. ``name`` (the
+        function's own when left out) is what its jobs are stored under, so it should not change. An attempt that runs
+        longer than ``max_seconds`` has failed. ``transactional`` says that it has no effects but those in
+        ``context.transaction``: what the database undoes begins again then, also with ``max_attempts=1``. The limits
+        are the topic's: declare them on one of its jobs.
+
+        Raises:
+            ConfigurationError: the declaration is wrong.
+        """
+        if callable(topic):
+            raise ConfigurationError("Write @hf.job() with parentheses, or @hf.job(topic=…).")
+        require_known("job", options, AttemptSettings, LimitSettings, others=("name", "max_payload_bytes"))
+        limits = limits_of(**options_of(LimitSettings, picked(LimitSettings, options)))
+        attempts = picked(AttemptSettings, options)
+        settings = JobSettings(limits=limits, **options_of(AttemptSettings, attempts))
+
+        def register(function: Callable[..., Any]) -> JobDefinition:
+            definition = JobDefinition(
+                function,
+                topic=topic,
+                store=lambda: self.store,
+                operation=options.get("name"),
+                settings=settings,
+                max_payload_bytes=options.get("max_payload_bytes", MAX_PAYLOAD_BYTES),
+            )
+            self._add(definition)
+            return definition
+
+        return register
+
+    def periodic(
+        self,
+        job: JobDefinition | BoundJob,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+    ) -> Periodic:
+        """Enqueue a job at every slot of a cron expression, once across all workers.
+
+        ``name`` (the job's own when left out) is what its place is remembered by, so it should not change.
+
+        Raises:
+            ConfigurationError: the expression, the zone or the name cannot be used.
+            PayloadError: the arguments do not fit the handler.
+        """
+        definition = job.definition if isinstance(job, BoundJob) else job
+        if not isinstance(definition, JobDefinition):
+            raise ConfigurationError(f"Only a job can be periodic, and {job!r} is none. Decorate it with @hf.job().")
+        periodic = Periodic(name or definition.operation, cron, timezone, job, arguments or {})
+        if periodic.name in self._periodics:
+            raise ConfigurationError(
+                f"There are two periodic jobs named '{periodic.name}'. Pass name=… to one of them."
+            )
+        self._periodics[periodic.name] = periodic
+        return periodic
+
+    @property
+    def periodics(self) -> list[Periodic]:
+        """Return the declared periodic jobs."""
+        return list(self._periodics.values())
+
+    def _add(self, definition: JobDefinition) -> None:
+        key = (definition.topic, definition.operation)
+        if key in self._definitions:
+            raise ConfigurationError(
+                f"There are two jobs named '{definition.operation}' in topic '{definition.topic}'. Pass name=… to one."
+            )
+        for other in self._definitions.values():
+            declared, wanted = other.settings.limits, definition.settings.limits
+            if other.topic == definition.topic and declared.is_limited and wanted.is_limited and declared != wanted:
+                raise ConfigurationError(
+                    f"The jobs '{other.operation}' and '{definition.operation}' declare different limits for topic "
+                    f"'{definition.topic}'. Declare them once."
+                )
+        self._definitions[key] = definition
+
+    def worker(
+        self,
+        stop: threading.Event,
+        settings: WorkerSettings,
+        topics: Collection[str] | None = None,
+        *,
+        others: Sequence[JobHandler] = (),
+    ) -> JobWorker:
+        """Return a worker for the declared jobs, or for those of some topics, and for other handlers.
+
+        Raises:
+            ConfigurationError: a topic has no job.
+        """
+        unknown = sorted(set(topics or ()) - {item.topic for item in self.definitions})
+        if unknown:
+            known = ", ".join(sorted({item.topic for item in self.definitions})) or "none"
+            raise ConfigurationError(f"No job is declared for topic '{unknown[0]}'. Topics with jobs: {known}.")
+        chosen = [item for item in self.definitions if topics is None or item.topic in topics]
+        self._declare_limits(chosen)
+        return JobWorker(
+            self.store,
+            [*chosen, *others],
+            stop,
+            keeper_store=self._made(_KEEPER_POOL_SIZE, _KEEPER_RECYCLE_SECONDS),
+            transaction_engine=self._transaction_engine(),
+            settings=settings,
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+
+    def chores(self) -> list[Chore]:
+        """Return what some process must do now and then: enqueue periodic jobs, forget those that ended long ago."""
+        periodic = PeriodicEnqueuer(self.store, self.periodics, self._clock)
+        moments = QueueMoments(self.store, self._clock)
+        return [
+            Chore("enqueuing periodic jobs", periodic.tick, _LOOK_SECONDS),
+            Chore("looking for moments ahead", moments.look, _LOOK_SECONDS, may_take_long=True),
+            Chore("forgetting ended jobs", self._forget_ended, _PRUNE_SECONDS, may_take_long=True),
+        ]
+
+    def declare_limits(self) -> None:
+        """Write down the limits of every declared topic, as a worker does before it claims."""
+        self._declare_limits(self.definitions)
+
+    def _forget_ended(self) -> float:
+        """Forget some of the jobs that ended long ago; at once again when there are more."""
+        return _PRUNE_SECONDS if self.store.prune(_ENDED_JOBS_SECONDS) < _PRUNED_AT_ONCE else 0.0
+
+    def _declare_limits(self, definitions: Sequence[JobDefinition]) -> None:
+        """Write down the limits of each topic, also that it has none any more."""
+        limits = {item.topic: TopicLimits() for item in definitions}
+        limits |= {item.topic: item.settings.limits for item in definitions if item.settings.limits.is_limited}
+        declare_limits(self.store, limits)
+
+    def cancel(self, *ids: int, reason: str = "cancelled by the application") -> dict[JobId, JobStatus]:
+        """Cancel waiting jobs, ask running ones to stop; return what was changed and its status now."""
+        return self.store.cancel([_checked_id(number) for number in ids], reason)
+
+    def retry(self, *ids: int, actor: str = "application") -> set[JobId]:
+        """Let dead, cancelled or waiting jobs run now, and resolve their dead letters."""
+        return self.store.retry([_checked_id(number) for number in ids], actor)
+
+    def get(self, job_id: int) -> JobView | None:
+        """Return a job that has not ended, or ended dead or cancelled. What succeeded is in the history."""
+        return self.store.get(_checked_id(job_id))
+
+    def result(self, job_id: int) -> JobResult | None:
+        """Return how a job ended, None while it has not. A dead or cancelled one may still be put back by hand."""
+        entries = History(self.store.engine).of_item(item_id(_checked_id(job_id)))
+        for entry in reversed(entries):
+            if entry.status is HistoryStatus.SUCCEEDED:
+                return JobResult(JobStatus.DONE, None if entry.output is None else json.loads(entry.output), None)
+        found = self.get(job_id)
+        if found is None or found.status not in (JobStatus.DEAD, JobStatus.CANCELLED):
+            return None
+        return JobResult(found.status, None, entries[-1].error if entries else None)
+
+    def pause(self, topic: str) -> None:
+        """Let nothing of a topic be claimed; what runs goes on."""
+        self.store.pause(checked_topic("Topic", topic), True)
+
+    def resume(self, topic: str) -> None:
+        """Undo ``pause``."""
+        self.store.pause(checked_topic("Topic", topic), False)
+
+    def stats(self, engines: Mapping[str, str | None] | None = None) -> list[TopicStats]:
+        """Return how many jobs of each topic are in each status, and how many have succeeded.
+
+        ``engines`` says which topics hold messages of engines, and under which name their history is.
+        """
+        topics = {*(item.topic for item in self.definitions), *(topic.name for topic in self.store.topics())}
+        known = engines or {}
+        return with_successes(self.store.engine, self.store.stats(), topics | known.keys(), known)
+
+    def workers(self) -> list[LiveWorker]:
+        """Return the workers that are alive: those seen within the last three announcements."""
+        return live_workers(self.store.engine)
+
+    def next_runs(self) -> list[NextRun]:
+        """Return when each declared periodic job runs next, the soonest first."""
+        return next_runs(self.store, self.periodics)
+
+
+def _checked_id(job_id: object) -> JobId:
+    if type(job_id) is not int:
+        raise ConfigurationError(f"A job's id is a whole number, as in enqueue(…).id, not {job_id!r}.")
+    return checked_job_id(job_id)

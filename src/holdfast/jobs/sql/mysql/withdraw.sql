@@ -1,2 +1,0 @@
--- Forget a worker that stops. Rows: none.
-DELETE FROM holdfast_workers WHERE id = :worker

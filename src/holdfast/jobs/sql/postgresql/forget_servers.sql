@@ -1,2 +1,0 @@
--- Forget servers that are long gone. Rows: none.
-DELETE FROM holdfast_job_servers WHERE seen_at < :now - interval '1 day'

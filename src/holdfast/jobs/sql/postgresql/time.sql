@@ -1,2 +1,0 @@
--- The database's time. Rows: one.
-SELECT :now

@@ -1,3 +1,0 @@
--- Note which server a remote worker is connected to. Rows: none.
-INSERT INTO holdfast_remote_workers (owner, server) VALUES (:owner, :server)
-ON CONFLICT (owner) DO UPDATE SET server = excluded.server

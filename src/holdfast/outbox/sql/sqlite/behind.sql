@@ -1,2 +1,0 @@
--- How many messages lie behind a position, counted up to a limit. Rows: 1.
-SELECT COUNT(*) FROM (SELECT 1 FROM holdfast_outbox WHERE position > :after_position LIMIT :most) AS found

@@ -1,0 +1,114 @@
+"""Every handler's context has the same members, which do the same in all workloads, for ``def`` and ``async def``."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from holdfast.core.errors import Unavailable
+from holdfast.runtime.context import HandlerContext
+from tests.runtime.conftest import COMPONENTS, NewDatabase
+from tests.runtime.stage import Stage, open_stage
+from tests.runtime.ways import POSTGRES, SQLITE
+from tests.runtime.workloads import WORKLOADS
+
+PLACES = [
+    pytest.param((workload, database), id=f"{workload}-{database}", marks=COMPONENTS[database])
+    for workload in WORKLOADS
+    for database in (POSTGRES, SQLITE)
+]
+pytestmark = [
+    pytest.mark.parametrize("stage", PLACES, indirect=True),
+    pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"]),
+]
+
+
+@pytest.fixture(scope="module")
+def stage(request: pytest.FixtureRequest, new_database: NewDatabase) -> Iterator[Stage]:
+    workload, database = request.param
+    with new_database(database) as url, open_stage(workload, url) as opened:
+        yield opened
+
+
+class Looks:
+    """A handler that uses every member once, and what it got."""
+
+    def __init__(self, stage: Stage, item: str) -> None:
+        self.got: list[dict[str, object]] = []
+        self.loop_went_on: list[bool] = []
+        stage.workload.add([item])
+
+    def __call__(self, item: str, context: Any) -> None:
+        self.got.append(
+            {"heartbeat": context.heartbeat(), "progress": context.progress({"done": 1}), **members(context)}
+        )
+        context.heartbeat(progress={"done": 2})
+        assert context.transaction.execute(text("SELECT 1")).scalar() == 1
+
+    async def awaited(self, item: str, context: Any) -> None:
+        asyncio.get_running_loop().call_soon(self.loop_went_on.append, True)
+        got = {"heartbeat": await context.heartbeat(), "progress": await context.progress({"done": 1})}
+        self.got.append({**got, **members(context)})
+        await context.heartbeat(progress={"done": 2})
+        assert (await context.transaction.execute(text("SELECT 1"))).scalar() == 1
+
+
+def members(context: Any) -> dict[str, object]:
+    return {
+        "is_the_same_kind": isinstance(context, HandlerContext),
+        "correlation_id": context.correlation_id,
+        "attempt": context.attempt,
+        "fencing_token": context.fencing_token,
+        "lease_lost": isinstance(context.lease_lost, threading.Event) and context.lease_lost.is_set(),
+        "deadline": context.deadline,
+    }
+
+
+def test_every_member_is_there_and_alike(stage: Stage, is_async: bool) -> None:
+    item = f"members-{is_async}"
+    looks = Looks(stage, item)
+    settled = stage.workload.run([item], looks.awaited if is_async else looks, is_async=is_async)
+    assert settled[item].is_done
+    [got] = looks.got
+    assert (got["heartbeat"], got["progress"], got["attempt"]) == (None, None, 1)
+    assert isinstance(got["correlation_id"], str)
+    assert got["correlation_id"]
+    assert isinstance(got["fencing_token"], int)
+    assert got["fencing_token"] >= 1
+    assert (got["is_the_same_kind"], got["lease_lost"]) == (True, False)
+    assert got["deadline"] is None or isinstance(got["deadline"], datetime)
+    assert looks.loop_went_on == [True] * is_async, "the loop turns while a beat is sent"
+
+
+def test_a_beat_that_is_not_answered_is_no_failure(
+    stage: Stage, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object, **__: object) -> None:
+        raise Unavailable("The database is away.")
+
+    for where in (
+        "holdfast.lease.held_lease.Lease.heartbeat",
+        "holdfast.jobs.stores.base.SqlJobStore.progress",
+    ):
+        monkeypatch.setattr(where, unavailable)
+    calls: list[str] = []
+
+    def handle(item: str, context: Any) -> None:
+        context.progress(1)
+        calls.append(item)
+
+    async def handle_async(item: str, context: Any) -> None:
+        await context.progress(1)
+        calls.append(item)
+
+    item = f"away-{is_async}"
+    stage.workload.add([item])
+    settled = stage.workload.run([item], handle_async if is_async else handle, is_async=is_async)
+    assert settled[item].is_done
+    assert calls == [item]
