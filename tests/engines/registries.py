@@ -55,17 +55,26 @@ def _sql(url: str) -> Iterator[DocumentStore]:
 
 
 class HandClock(SteppedClock):
-    """A clock that only ``advance`` moves: who waits on it sleeps until enough was stepped. Short pauses are none."""
+    """A clock that only ``advance`` moves: who waits on it sleeps until enough was stepped. Short pauses are none.
+
+    A wait counts from the time that its thread saw last, so nobody oversleeps who was about to wait while it was stepped.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._moved = threading.Condition()
+        self._seen = threading.local()
+
+    def monotonic(self) -> float:
+        self._seen.passed = self.passed
+        return self.passed
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         with self._moved:
-            end = self.passed + seconds
+            end = getattr(self._seen, "passed", self.passed) + seconds
             while seconds > SHORT_SECONDS and not event.is_set() and self.passed < end:
                 self._moved.wait(0.01)  # an event that is set tells nobody
+            self._seen.passed = self.passed
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
