@@ -7,7 +7,7 @@ used, so that ``import holdfast`` costs next to nothing and nobody loads a workl
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._version import __version__
 from .runtime import logs as _logs  # noqa: F401 - what is logged goes through it
@@ -277,12 +277,14 @@ _FOUND_IN = {
 _MODULES = {name: module for module, names in _FOUND_IN.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is asked for where it is, and keep it."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
-    return found
+if not TYPE_CHECKING:  # to a type checker a misspelt name would be Any
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for where it is, and keep it."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
+        return found
 
 
 def __dir__() -> list[str]:

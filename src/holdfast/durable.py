@@ -5,7 +5,7 @@ Nothing here imports an SDK before it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .engines.operations.durable_functions import DurableFunctions
 from .engines.operations.durable_tasks import DurableTasks
@@ -40,13 +40,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("functions_orchestrator", "functions_activity"):
-        from .engines.operations import functions
+if not TYPE_CHECKING:  # to a type checker a misspelt name would be Any
 
-        return getattr(functions, name)
-    if name in ("RetryPolicy", "TaskFailedError"):
-        from .engines.operations import durabletask_names
+    def __getattr__(name: str) -> object:
+        if name in ("functions_orchestrator", "functions_activity"):
+            from .engines.operations import functions
 
-        return getattr(durabletask_names, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(functions, name)
+        if name in ("RetryPolicy", "TaskFailedError"):
+            from .engines.operations import durabletask_names
+
+            return getattr(durabletask_names, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

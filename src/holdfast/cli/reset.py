@@ -34,7 +34,7 @@ _DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show how ma
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How a person wants a change to be guarded and sentence."""
+    """How a change is confirmed, tried out and reported."""
 
     yes: bool
     dry_run: bool
@@ -254,8 +254,8 @@ def _print_dry_run(name: str, command: str, preview: Preview, target: str, guard
 
 def _print_done(entry: AuditEntry, preview: Preview, guard: Guard, *, undo_command: str | None) -> None:
     if guard.as_json:
-        sentence = {"trigger": entry.poller_name, "dry_run": False, **asdict(preview), "undo": undo_command}
-        print_json(sentence | described_audit(entry))
+        report = {"trigger": entry.poller_name, "dry_run": False, **asdict(preview), "undo": undo_command}
+        print_json(report | described_audit(entry))
         return
     print_line(f"Done: '{entry.poller_name}' stands {_position(entry.checkpoint_after)}. Audit id {entry.audit_id}.")
     if undo_command:

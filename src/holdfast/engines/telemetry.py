@@ -46,7 +46,7 @@ class EngineTelemetry:
             self._metrics.observe(DURATION_MS, duration, labels=labels)
 
     def pending(self, engine: str, letters: int) -> None:
-        """Log how many dead letters wait for a person."""
+        """Measure how many dead letters wait for a person."""
         self._metrics.set_gauge(PENDING, letters, labels={"engine": engine})
 
     def wrong(self, engine: str, error: DbError) -> None:

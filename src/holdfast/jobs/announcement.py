@@ -53,7 +53,7 @@ class Announcement:
         return self._look_seconds
 
     def withdraw(self) -> None:
-        """Log that the worker stops. It does not matter if nobody hears it: the row ages."""
+        """Take back that the worker is there. It does not matter if that fails: the row ages."""
         try:
             self._store.withdraw(self._worker)
         except DbError as error:

@@ -98,7 +98,7 @@ class WorkerTelemetry:
         self.lost_slots(lost)
 
     def lost_slots(self, lost: int) -> None:
-        """Log how many places are taken by handlers that were abandoned."""
+        """Measure how many slots are taken by handlers that were abandoned."""
         self._gauge(METRIC_LOST_SLOTS, lost)
 
     def stuck(self, what: str, running: Iterable[Running]) -> None:

@@ -119,7 +119,7 @@ class Lease(Renewed):
         return self._document.time.now()
 
     def protect(self, locked: bool) -> None:
-        """Log that the handler's own transaction has locked the store, so that nobody can take the lease.
+        """Note whether the handler's own transaction has locked the store, so that nobody can take the lease.
 
         On SQLite a writing transaction locks the whole database: heartbeats cannot be written meanwhile, and are not
         needed, because a takeover would have to be written too.

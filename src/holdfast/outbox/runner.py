@@ -103,7 +103,7 @@ class PartitionRunner:
         self._instance = new_owner_id()
         self._place: Place | None = None
         self._is_waiting = False
-        self._logged_waiting_at = 0.0
+        self._noted_waiting_at = 0.0
         self._redeliveries_at = 0.0
         self._look_at = 0.0
         self._lookout = lookout
@@ -209,19 +209,19 @@ class PartitionRunner:
         try:
             lease = self._leases.acquire(self.id.lease_name, ttl_seconds=self._settings.lease_seconds)
         except LeaseConflictError as error:
-            self._log_waiting()
+            self._note_waiting()
             raise LeaseConflictError(f"{self.title} is run by another instance. {error}") from error
         if self._is_waiting:
             self._is_waiting = False
             self._checkpoints.forget_waiting(self.id, self._instance)
         return lease
 
-    def _log_waiting(self) -> None:
+    def _note_waiting(self) -> None:
         """Let ``holdfast processor list`` show that there is a second instance."""
         now = self._clock.monotonic()
-        if not self._is_waiting or now - self._logged_waiting_at >= _TELL_WAITING_SECONDS:
+        if not self._is_waiting or now - self._noted_waiting_at >= _TELL_WAITING_SECONDS:
             self._checkpoints.note_waiting(self.id, self._instance)
-            self._is_waiting, self._logged_waiting_at = True, now
+            self._is_waiting, self._noted_waiting_at = True, now
 
     def _take_over(self, lease: HeldLease) -> None:
         """Make the stored token ours, so that a former holder can store nothing, and learn where to go on."""

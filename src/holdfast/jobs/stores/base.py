@@ -699,7 +699,7 @@ class SqlJobStore(abc.ABC):
     # Workers
 
     def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
-        """Log that a worker is there and what it can run; None stands for any operation of a topic.
+        """Write down that a worker is there and what it can run; None stands for any operation of a topic.
 
         To be repeated every ``ANNOUNCE_SECONDS``: a worker that died is forgotten after a while.
         """

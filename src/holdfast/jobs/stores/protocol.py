@@ -61,7 +61,7 @@ class WorkerStore(Protocol):
         ...
 
     def announce(self, worker: WorkerId, operations: Mapping[str, Sequence[str] | None]) -> None:
-        """Log that a worker is there and what it can run."""
+        """Write down that a worker is there and what it can run."""
         ...
 
     def withdraw(self, worker: WorkerId) -> None:
