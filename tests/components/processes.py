@@ -20,21 +20,27 @@ from tests.components.workspace import private_directory
 REPOSITORY = Path(__file__).resolve().parents[2]
 LEASH = Path(__file__).with_name("leash.py")
 POLL_SECONDS = 0.02
+LONGEST_TURN_SECONDS = 1.0
 
 Value = TypeVar("Value")
 
 
-def wait_until(condition: Callable[[], Value | None], what: str, timeout_seconds: float = 30.0) -> Value:
-    """Return the first truthy value of `condition`; fail after `timeout_seconds`, naming `what`."""
-    deadline = time.monotonic() + timeout_seconds
+def wait_until(condition: Callable[[], Value | None], what: str, timeout_seconds: float = 60.0) -> Value:
+    """Return the first truthy value of `condition`; fail after `timeout_seconds`, naming `what`.
+
+    A turn counts at most a second: while the machine stands still, nothing can happen that is waited for.
+    """
+    left, looked_at = timeout_seconds, time.monotonic()
     pause = threading.Event()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() >= deadline:
+        if left <= 0:
             raise TimeoutError(f"waited {timeout_seconds:g} s in vain for: {what}")
         pause.wait(POLL_SECONDS)
+        now = time.monotonic()
+        left, looked_at = left - min(now - looked_at, LONGEST_TURN_SECONDS), now
 
 
 def leashed(
