@@ -10,11 +10,11 @@ from ..core.errors import Conflict, NotFoundError
 from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
 from ..records.failure_text import failure_text, public_failure
 from ..records.history import HistoryStatus, NewEntry
+from ..records.location import TablePair
 from ..records.paging import MAX_LIMIT
 from ..records.protocol import HistoryTable, LetterTable
 from .messages import EngineMessage
 from .ports import Ended, FailedBefore
-from .tables.location import TablePair
 
 _log = logging.getLogger("holdfast.engines")
 _SUCCEEDED_AFTER_ALL = "the operation succeeded after all; see the history"
