@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from ..core.errors import Conflict, NotFoundError
-from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus, NewLetter
 from ..records.failure_text import failure_text, public_failure
 from ..records.history import HistoryStatus, NewEntry
 from ..records.location import TablePair
@@ -85,13 +85,13 @@ class TableRecords:
             if after is None:
                 return
 
-    def bury(self, letter: DeadLetter) -> None:
+    def bury(self, letter: NewLetter) -> None:
         """Add a dead letter if it is not there yet."""
         if self.letters.add(letter):
             log_buried(letter)
 
 
-def log_buried(letter: DeadLetter) -> None:
+def log_buried(letter: NewLetter) -> None:
     """Say that a message was given up."""
     _log.error(
         "Engine '%s' gave message %s up after %d deliveries (correlation id '%s'): %s",

@@ -13,18 +13,15 @@ from . import audit
 from .audited_change import BEGUN, audited_change
 from .database import changing
 from .dead_letters import (
-    REOPENED_BY_HAND,
-    SETTLED_BY_HAND,
+    DECIDED,
     DeadLetter,
+    Decision,
     LetterFilter,
     LetterStatus,
+    NewLetter,
     check_age,
-    check_reopenable,
-    check_settlable,
     has_begun_retry,
     no_such_letter,
-    reopening_details,
-    settling_details,
 )
 from .paging import DEFAULT_LIMIT, Page
 from .protocol import EVERY_LETTER, LetterTable
@@ -50,7 +47,7 @@ class AuditedLetters(LetterTable):
         self._engine = engine
         self._now = now
 
-    def add(self, letter: DeadLetter) -> bool:
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; that is nobody's change by hand."""
         return self._letters.add(letter)
 
@@ -68,28 +65,19 @@ class AuditedLetters(LetterTable):
         """Return how many letters are wanted, if the table can tell."""
         return self._letters.count(wanted)
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter, audited."""
-        letter = self._there(engine, row_key)
-        check_settlable(letter, despite_retry=despite_retry)
-        with self._audited(actor, SETTLED_BY_HAND[status], letter, settling_details(letter, notes)):
-            return self._letters.settle(engine, row_key, status, notes, actor, despite_retry=despite_retry)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again, audited with what it said before."""
-        letter = self._there(engine, row_key)
-        check_reopenable(letter, despite_retry=despite_retry)
-        with self._audited(actor, REOPENED_BY_HAND, letter, reopening_details(letter, notes)):
-            return self._letters.reopen(engine, row_key, notes, actor, despite_retry=despite_retry)
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided, audited with what it said before."""
+        letter = self._there(decision.engine, decision.row_key)
+        decision.check(letter)
+        with self._audited(decision.actor, decision.action, letter, decision.details(letter)):
+            return self._letters.decide(decision)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters; a row says that it was begun, another one how many there were."""
         check_age(older_than_days)
         if not self._has_some_before(older_than_days, engine):
             return 0
-        action, details = SETTLED_BY_HAND[LetterStatus.EXPIRED], {"older_than_days": older_than_days}
+        action, details = DECIDED[LetterStatus.EXPIRED], {"older_than_days": older_than_days}
         self._record(actor, f"{action} {BEGUN}", engine or "every engine", details)
         expired = self._letters.expire(older_than_days, engine, actor=actor)
         self._record(actor, action, engine or "every engine", {**details, "expired": expired})

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ..core.former_names import former_names
-from .dead_letters import DeadLetter, LetterFilter, LetterStatus
+from .dead_letters import DeadLetter, Decision, LetterFilter, NewLetter
 from .history import HistoryEntry, HistoryFilter, NewEntry
 from .paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of, wrong_token
 from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
@@ -52,7 +52,7 @@ class _Combined(Generic[_Table]):
 class CombinedLetters(_Combined[LetterTable], LetterTable):
     """The dead letters of two tables as one."""
 
-    def add(self, letter: DeadLetter) -> bool:
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
         return self._of(letter.engine).add(letter)
 
@@ -78,15 +78,9 @@ class CombinedLetters(_Combined[LetterTable], LetterTable):
             total += count
         return total
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter."""
-        return self._of(engine).settle(engine, row_key, status, notes, actor, despite_retry=despite_retry)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again."""
-        return self._of(engine).reopen(engine, row_key, notes, actor, despite_retry=despite_retry)
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided."""
+        return self._of(decision.engine).decide(decision)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters; without an engine first in one table, then in the other."""

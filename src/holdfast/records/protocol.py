@@ -10,11 +10,12 @@ lost and reading did not settle it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from ..core.moments_ahead import lies_ahead
-from .dead_letters import DeadLetter, LetterFilter, LetterStatus
+from .dead_letters import DeadLetter, Decision, LetterFilter, LetterStatus, NewLetter
 from .history import HistoryEntry, HistoryFilter, NewEntry
 from .paging import DEFAULT_LIMIT, Page
 from .retention import RETENTION_DAYS
@@ -26,7 +27,7 @@ EVERY_ENTRY = HistoryFilter()
 class LetterTable(Protocol):
     """Dead letters. A letter leaves Pending once: of two who change it at a time, one gets ``Conflict``."""
 
-    def add(self, letter: DeadLetter) -> bool:
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already, and then nothing is changed.
 
         Raises:
@@ -55,39 +56,37 @@ class LetterTable(Protocol):
         """Return how many letters are wanted; None where that would mean to read them all."""
         ...
 
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided, and return it.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is in no state for that: to be settled it must be Pending and without a retry that was begun,
+                to be reopened it must be settled and not put back. Nothing was changed.
+            ConfigurationError: the notes are too long; nothing was changed.
+        """
+        ...
+
+    def settle(
+        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
+        """Give a letter another status as an operator decided; see ``decide`` and ``Decision``."""
+        decision = Decision(engine=engine, row_key=row_key, status=status, notes=notes, actor=actor)
+        return self.decide(replace(decision, despite_retry=despite_retry))
+
     def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Mark a Pending letter as dealt with; see ``settle``."""
+        """Mark a Pending letter as dealt with; see ``decide``."""
         return self.settle(engine, row_key, LetterStatus.RESOLVED, notes, actor, despite_retry=despite_retry)
 
     def expire_one(
         self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
     ) -> DeadLetter:
-        """Give up on one Pending letter; see ``settle``."""
+        """Give up on one Pending letter; see ``decide``."""
         return self.settle(engine, row_key, LetterStatus.EXPIRED, notes, actor, despite_retry=despite_retry)
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter as a person decided, and return it.
-
-        ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
-        """
-        ...
-
     def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again, and return it: nobody has resolved it, and no retry of it was begun.
-
-        ``despite_retry`` is for a letter that was put back, and whose message is lost: another may still be executed.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is not settled, or it was put back; nothing was changed.
-        """
-        ...
+        """Make a settled letter Pending again; see ``decide``."""
+        return self.settle(engine, row_key, LetterStatus.PENDING, notes, actor, despite_retry=despite_retry)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on Pending letters that failed longer ago than that; return how many. Retries begun are left alone.

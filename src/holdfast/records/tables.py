@@ -13,12 +13,14 @@ from ..core.key_text import is_plain
 from . import audit, retention
 from .database import changing, reading
 from .dead_letters import (
+    DECIDED,
     NEWEST_FIRST,
-    SETTLED_BY_HAND,
     DeadLetter,
     DeadLetters,
+    Decision,
     LetterFilter,
     LetterStatus,
+    NewLetter,
     check_age,
     expiry_notes,
     letter_conditions,
@@ -59,7 +61,7 @@ class SqlLetterTable(LetterTable):
         self._engine = engine
         self._letters = DeadLetters(engine)
 
-    def add(self, letter: DeadLetter) -> bool:
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
         with changing(self._engine) as connection:
             return self._letters.add(connection, letter)
@@ -87,26 +89,11 @@ class SqlLetterTable(LetterTable):
         with reading(self._engine) as connection:
             return int(connection.execute(query).scalar_one())
 
-    def settle(
-        self,
-        engine: str,
-        row_key: str,
-        status: LetterStatus,
-        notes: str,
-        actor: str,
-        *,
-        despite_retry: bool = False,
-    ) -> DeadLetter:
-        """Settle a Pending letter."""
-        _check_key(engine, row_key)
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided."""
+        _check_key(decision.engine, decision.row_key)
         with changing(self._engine) as connection:
-            return self._letters.settle(connection, engine, row_key, status, notes, actor, despite_retry=despite_retry)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again."""
-        _check_key(engine, row_key)
-        with changing(self._engine) as connection:
-            return self._letters.reopen(connection, engine, row_key, notes, actor, despite_retry=despite_retry)
+            return self._letters.decide(connection, decision)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters, all of them or none."""
@@ -119,7 +106,7 @@ class SqlLetterTable(LetterTable):
             expired = connection.execute(pending.values(values)).rowcount
             if expired:
                 details = {"older_than_days": older_than_days, "expired": expired}
-                action = SETTLED_BY_HAND[LetterStatus.EXPIRED]
+                action = DECIDED[LetterStatus.EXPIRED]
                 audit.record(connection, actor, action, engine or "every engine", details)
         return expired
 
