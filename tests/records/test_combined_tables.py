@@ -67,7 +67,7 @@ def other_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]
 @pytest.fixture
 def in_azure(azurite: AzuriteServer, database: Engine) -> Iterator[Places]:
     with azure_tables(azurite.connection_string) as opened:
-        yield Places.of(Tables(AuditedLetters(opened.letters, database, opened.letters.now), opened.history), database)
+        yield Places.of(Tables(AuditedLetters(opened.letters, database), opened.history), database)
 
 
 @pytest.fixture

@@ -341,9 +341,7 @@ class ClaimedDelivery:
     def _has_landed(self, ended: Ended) -> bool:
         """Return whether the history has the success of this very message: a COMMIT was not answered."""
         message = ended.message
-        found = self._messages.history.of_correlation(
-            message.engine, message.correlation_id, message.operation, message.application
-        )
+        found = self._messages.history.in_order(message.business)
         return any(entry.item_id == message.message_id and entry.error is None for entry in found)
 
 

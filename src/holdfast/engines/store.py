@@ -47,12 +47,9 @@ class TableRecords:
 
     def failures(self, message: EngineMessage) -> list[FailedBefore]:
         """Return the executions of this very message that failed, oldest first."""
-        found = self.history.of_correlation(
-            message.engine, message.correlation_id, message.operation, message.application
-        )
         return [
             FailedBefore(entry.created_at, entry.error or "", entry.attempt or 0, entry.traceback)
-            for entry in found
+            for entry in self.history.in_order(message.business)
             if entry.status is HistoryStatus.FAILED and entry.item_id == message.message_id
         ]
 

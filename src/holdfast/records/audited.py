@@ -1,8 +1,8 @@
-"""Dead letters outside of SQL whose changes by hand are written down in the audit, which is in SQL."""
+"""Dead letters outside of SQL whose changes by operators are written down in the audit, which is in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 
@@ -39,16 +39,18 @@ class AuditedLetters(LetterTable):
     Args:
         letters: the table.
         engine: the database with the audit.
-        now: returns the present time as the table sees it, which decides what is old.
     """
 
-    def __init__(self, letters: LetterTable, engine: Engine, now: Callable[[], datetime]) -> None:
+    def __init__(self, letters: LetterTable, engine: Engine) -> None:
         self._letters = letters
         self._engine = engine
-        self._now = now
+
+    def now(self) -> datetime:
+        """Return the table's time."""
+        return self._letters.now()
 
     def add(self, letter: NewLetter) -> bool:
-        """Add a letter; that is nobody's change by hand."""
+        """Add a letter; no operator decided that."""
         return self._letters.add(letter)
 
     def get(self, engine: str, row_key: str) -> DeadLetter | None:
@@ -101,14 +103,8 @@ class AuditedLetters(LetterTable):
         """Mark a letter as retried; the audit has it since the retry was begun."""
         return self._letters.finish_retry(engine, row_key, message_id)
 
-    def unfinished_retries(
-        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return Pending letters whose retry was begun at least so long ago."""
-        return self._letters.unfinished_retries(older_than_seconds, limit, after)
-
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
-        """Forget settled letters; that is nobody's change by hand."""
+        """Forget settled letters; no operator decided that."""
         return self._letters.prune(retention_days)
 
     def _there(self, engine: str, row_key: str) -> DeadLetter:
@@ -118,7 +114,7 @@ class AuditedLetters(LetterTable):
         return letter
 
     def _has_some_before(self, days: float, engine: str | None) -> bool:
-        until = days_before(self._now(), days)
+        until = days_before(self.now(), days)
         wanted = LetterFilter(engine=engine, status=LetterStatus.PENDING, until=until, is_retry_begun=False)
         page = self._letters.page(wanted, limit=1)
         return bool(page.items) or page.continuation_token is not None

@@ -11,6 +11,7 @@ process dies in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -51,6 +52,10 @@ class _Combined(Generic[_Table]):
 
 class CombinedLetters(_Combined[LetterTable], LetterTable):
     """The dead letters of two tables as one."""
+
+    def now(self) -> datetime:
+        """Return the time of the workloads' table; each decides by its own what is old."""
+        return self._both[_WORKLOADS].now()
 
     def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
@@ -121,17 +126,13 @@ class CombinedHistory(_Combined[HistoryTable], HistoryTable):
         pages = [partial(table.page, wanted) for table in self._both]
         return _chained(_HISTORY, pages, limit, after, wanted.engine)
 
-    def succeeded(
-        self, engine: str, operation: str, correlation_id: str, application: str | None = None
-    ) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business."""
-        return self._of(engine).succeeded(engine, operation, correlation_id, application)
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first."""
+        return self._of(wanted.engine or "").in_order(wanted)
 
-    def of_correlation(
-        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
-    ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first."""
-        return self._of(engine).of_correlation(engine, correlation_id, operation, application)
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry that is wanted."""
+        return self._of(wanted.engine or "").last(wanted)
 
 
 def _place(engine: str) -> int:

@@ -24,11 +24,11 @@ from ..core.errors import ConfigurationError, Conflict, NotFoundError
 from . import audit
 from .column_limits import check_fits
 from .database import reading, translated
-from .failure_text import failure_parts, failure_text
-from .filters import RecordFilter, conditions, is_wanted
+from .filters import RecordFilter
+from .record_kind import RecordKind
 from .row_keys import LONGEST_KEY, key_beside
 from .schema import ID_LENGTH, PUBLISHER, dead_letters_table
-from .storable_text import given, kept, legible, legible_notes, plain
+from .storable_text import legible_notes, plain
 from .times import database_time
 
 RETRIED = "Retried"
@@ -168,9 +168,19 @@ class LetterFilter(RecordFilter):
     is_retry_begun: bool | None = None
 
 
+LETTERS = RecordKind(
+    "The dead letter '{row_key}'",
+    dead_letters_table,
+    LetterStatus,
+    moment="last_failure_at",
+    error="error_message",
+    exact_texts=("original_message",),
+)
+
+
 def letter_conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
     """Yield what holds for the letters that are wanted."""
-    yield from conditions(wanted, dead_letters_table, moment="last_failure_at", error="error_message")
+    yield from LETTERS.conditions(wanted)
     retry = _columns.retry_message_id
     if wanted.is_retry_begun is not None:
         yield retry.is_not(None) if wanted.is_retry_begun else retry.is_(None)
@@ -179,8 +189,7 @@ def letter_conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
 def is_letter_wanted(letter: DeadLetter, wanted: LetterFilter) -> bool:
     """Return whether a letter fits everything that is asked for."""
     has_retry = letter.retry_message_id is not None
-    is_fitting = is_wanted(letter, wanted, moment="last_failure_at", error="error_message")
-    return is_fitting and wanted.is_retry_begun in (None, has_retry)
+    return LETTERS.is_wanted(letter, wanted) and wanted.is_retry_begun in (None, has_retry)
 
 
 class DeadLetters:
@@ -203,7 +212,7 @@ class DeadLetters:
         with translated(self._engine, writes=True):
             try:
                 with connection.begin_nested():
-                    connection.execute(insert(dead_letters_table).values(_row_of(pending(letter))))
+                    connection.execute(insert(dead_letters_table).values(LETTERS.row_of(asdict(pending(letter)))))
             except IntegrityError:
                 there = self.get(letter.engine, letter.row_key, connection)
                 if there is None:
@@ -450,27 +459,6 @@ def _check(letter: NewLetter) -> None:
         )
 
 
-def _row_of(letter: DeadLetter) -> dict[str, Any]:
-    values = asdict(letter)
-    traceback = values.pop("traceback")
-    return {
-        **values,
-        "status": letter.status.value,
-        "original_message": kept(letter.original_message),
-        "error_message": legible(failure_text(letter.error_message, traceback)),
-    }
-
-
 def letter_in(row: Row[Any]) -> DeadLetter:
     """Return the letter in a row."""
-    values = dict(row._mapping)
-    try:
-        status = LetterStatus(values.pop("status"))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"The dead letter '{values['row_key']}' has an unknown status ({error}). It was written by a newer "
-            "version: upgrade."
-        ) from error
-    words, traceback = failure_parts(values.pop("error_message"))
-    message = given(values.pop("original_message"))
-    return DeadLetter(status=status, original_message=message, error_message=words, traceback=traceback, **values)
+    return DeadLetter(**LETTERS.fields_in(row))

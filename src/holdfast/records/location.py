@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy.engine import Engine
@@ -32,26 +31,11 @@ class TablePair:
     history: HistoryTable
 
 
-class TimedLetters(LetterTable, Protocol):
-    """Dead letters of a table that tells its own time."""
-
-    def now(self) -> datetime:
-        """Return the present time as the table sees it."""
-        ...
-
-
 class AccountTables(Protocol):
     """Both tables of an account under the names that were asked for."""
 
-    @property
-    def letters(self) -> TimedLetters:
-        """Return the dead letters."""
-        ...
-
-    @property
-    def history(self) -> HistoryTable:
-        """Return the history."""
-        ...
+    letters: LetterTable
+    history: HistoryTable
 
     def make(self) -> None:
         """Create the tables that are missing."""
@@ -99,7 +83,7 @@ class TableLocations(Generic[_Config]):
         database, found = self._database(), self._in_account()
         if found is None:
             return _in_database(database)
-        return TablePair(AuditedLetters(found.letters, database, found.letters.now), found.history)
+        return TablePair(AuditedLetters(found.letters, database), found.history)
 
     def of_all(self) -> TablePair:
         """Return the tables of every engine and workload as one."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ..core.moments_ahead import lies_ahead
 from .dead_letters import DeadLetter, Decision, LetterFilter, LetterStatus, NewLetter
-from .history import HistoryEntry, HistoryFilter, NewEntry
+from .history import HistoryEntry, HistoryFilter, NewEntry, SuccessKey, successes_of
 from .paging import DEFAULT_LIMIT, Page
 from .retention import RETENTION_DAYS
 
@@ -26,6 +26,10 @@ EVERY_ENTRY = HistoryFilter()
 
 class LetterTable(Protocol):
     """Dead letters. A letter leaves Pending once: of two who change it at a time, one gets ``Conflict``."""
+
+    def now(self) -> datetime:
+        """Return the present time as the table sees it, which decides what is old."""
+        ...
 
     def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already, and then nothing is changed.
@@ -123,18 +127,13 @@ class LetterTable(Protocol):
         self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
     ) -> Page[DeadLetter]:
         """Return Pending letters whose retry was begun at least so long ago, paged like ``page``."""
-        ...
-
-    def unfinished_before(
-        self, now: datetime, older_than_seconds: float, limit: int, after: str | None
-    ) -> Page[DeadLetter]:
-        """Return what ``unfinished_retries`` does, by the present time of the table."""
-        found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
+        now = self.now()
         until = now - timedelta(seconds=older_than_seconds)
 
         def is_old(begun_at: datetime | None) -> bool:
             return begun_at is None or begun_at <= until or lies_ahead(begun_at, now)
 
+        found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
         return Page([letter for letter in found.items if is_old(letter.retry_begun_at)], found.continuation_token)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
@@ -173,6 +172,14 @@ class HistoryTable(Protocol):
         """
         ...
 
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first; at most the first 1,000."""
+        ...
+
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry about one piece of business that is wanted; None when there is none."""
+        ...
+
     def succeeded(
         self, engine: str, operation: str, correlation_id: str, application: str | None = None
     ) -> HistoryEntry | None:
@@ -180,13 +187,14 @@ class HistoryTable(Protocol):
 
         With an ``application`` those of others do not count; those that tell none do.
         """
-        ...
+        return self.last(successes_of(SuccessKey(engine, operation, correlation_id, application)))
 
     def of_correlation(
         self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
     ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first; at most the first 1,000."""
-        ...
+        """Return what an engine did for one piece of business; see ``in_order``."""
+        wanted = HistoryFilter(engine=engine, operation=operation, correlation_id=correlation_id)
+        return self.in_order(replace(wanted, application=application))
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget entries older than that; return how many.

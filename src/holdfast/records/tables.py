@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, select, tuple_, update
@@ -30,14 +31,12 @@ from .dead_letters import (
 )
 from .filters import can_match
 from .history import (
+    ENTRIES,
     History,
     HistoryEntry,
     HistoryFilter,
     NewEntry,
-    SuccessKey,
-    entry_conditions,
     entry_in,
-    successes_of,
 )
 from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
 from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
@@ -55,11 +54,16 @@ _entries = history_table.c
 
 
 class SqlLetterTable(LetterTable):
-    """A ``LetterTable`` in a database. Pages begin with the last failure; every change by hand is audited."""
+    """A ``LetterTable`` in a database. Pages begin with the last failure; every change by an operator is audited."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._letters = DeadLetters(engine)
+
+    def now(self) -> datetime:
+        """Return the database's time."""
+        with reading(self._engine) as connection:
+            return database_now(connection)
 
     def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
@@ -122,13 +126,6 @@ class SqlLetterTable(LetterTable):
         with changing(self._engine) as connection:
             return self._letters.finish_retry(connection, engine, row_key, message_id)
 
-    def unfinished_retries(
-        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return Pending letters whose retry was begun at least so long ago."""
-        with reading(self._engine) as connection:
-            return self.unfinished_before(database_now(connection), older_than_seconds, limit, after)
-
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget settled letters, in batches."""
         return retention.prune_letters(self._engine, retention_days)
@@ -167,29 +164,23 @@ class SqlHistoryTable(HistoryTable):
         """Return entries, the newest first."""
         if not can_match(wanted):
             return Page([], None)
-        query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
+        query = select(history_table).where(*ENTRIES.conditions(wanted)).order_by(_entries.id.desc())
         if after is not None:
             query = query.where(_entries.id < position_in(_HISTORY, after, [int])[0])
         return _page(self._engine, query, limit, entry_in, lambda entry: token_of(_HISTORY, entry.id))
 
-    def succeeded(
-        self, engine: str, operation: str, correlation_id: str, application: str | None = None
-    ) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business."""
-        wanted = successes_of(SuccessKey(engine, operation, correlation_id, application))
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first."""
+        return self._history.in_order(wanted) if can_match(wanted) else []
+
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry that is wanted."""
         if not can_match(wanted):
             return None
-        query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
+        query = select(history_table).where(*ENTRIES.conditions(wanted)).order_by(_entries.id.desc())
         with reading(self._engine) as connection:
             row = connection.execute(query.limit(1)).one_or_none()
         return None if row is None else entry_in(row)
-
-    def of_correlation(
-        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
-    ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first."""
-        is_possible = is_plain(engine + correlation_id + (operation or ""))
-        return self._history.of_correlation(engine, correlation_id, operation, application) if is_possible else []
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget old entries, in batches."""

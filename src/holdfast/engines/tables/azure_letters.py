@@ -12,6 +12,7 @@ from ...core.extras import needed
 from ...records.column_limits import check_fits
 from ...records.dead_letters import (
     RETRIED,
+    SETTLED_FIELDS,
     DeadLetter,
     Decision,
     LetterFilter,
@@ -35,7 +36,7 @@ from ...records.retention import RETENTION_DAYS, check_days
 from ...records.schema import ID_LENGTH
 from ...records.storable_text import legible, legible_notes
 from ...records.times import days_before
-from .azure_rows import letter_in, letter_row, listed_letter_in, partition_of
+from .azure_rows import LETTER_FIELDS, letter_in, letter_row, listed_letter_in, partition_of
 from .azure_table import EARLIEST, IS_NOT, AzureTable, Comparison, Condition, is_before
 from .listing import Listing, between
 from .long_texts import properties_of, with_texts
@@ -43,7 +44,7 @@ from .long_texts import properties_of, with_texts
 with needed("Engine tables in Azure need azure-data-tables", "azure"):
     from azure.data.tables import TableEntity
 
-_SETTLED_PROPERTIES = ("ResolvedAtUtc", "ResolvedBy", "RetriedAs", "RetryMessageId", "RetryBegunAtUtc", "RetryBegunBy")
+_SETTLED_PROPERTIES = [name for name, (field, _) in LETTER_FIELDS.items() if field in SETTLED_FIELDS]
 
 
 class AzureLetterTable(LetterTable):
@@ -92,7 +93,7 @@ class AzureLetterTable(LetterTable):
         notes = legible_notes(decision.notes)
         if not decision.is_reopening:
             return self._settled(row, decision.status, notes, decision.actor)
-        without = [*_SETTLED_PROPERTIES, *properties_of(row, "ResolutionNotes")]
+        without = [name for text in _SETTLED_PROPERTIES for name in properties_of(row, text)]
         with self._refusing(row):
             return letter_in(self._table.change_without(row, {"Status": LetterStatus.PENDING.value}, without))
 
@@ -148,12 +149,6 @@ class AzureLetterTable(LetterTable):
             if not is_retried_as(letter, message_id):
                 raise
             return letter
-
-    def unfinished_retries(
-        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return Pending letters whose retry was begun at least so long ago."""
-        return self.unfinished_before(self._table.now(), older_than_seconds, limit, after)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget settled letters."""
