@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ..core.errors import ConfigurationError, Conflict, JobError, MessageError, NotFoundError
 from ..engines.queues.protocol import MissingQueueError
-from ..records.dead_letters import DeadLetter, LetterStatus
+from ..records.dead_letters import DeadLetter, Decision, LetterStatus
 from .access import Operator, Reader, WithServices, check_search, error_for, found, succeeded
 from .envelope import Succeeded, Wire, described
 from .errors import ApiError
@@ -128,9 +128,8 @@ def change_letter(
     letter = _found(services, engine, row_key)
     with _about(letter):
         status, notes = LetterStatus(change.status), change.resolution_notes
-        settled = services.letters.settle(
-            letter.engine, letter.row_key, status, notes, caller.name, despite_retry=change.force
-        )
+        decision = Decision(letter.engine, letter.row_key, status, notes, caller.name, change.force)
+        settled = services.letters.decide(decision)
     return succeeded(request, _details(settled, caller))
 
 

@@ -12,7 +12,7 @@ from ..core.errors import ConfigurationError, DbError, NotFoundError, Unfinished
 from ..core.types import JsonObject
 from ..records.audit import present_user
 from ..records.database import reading
-from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from ..records.dead_letters import DeadLetter, Decision, LetterFilter, LetterStatus
 from ..records.times import database_now
 from .confirmation import YesOption, confirm, conflicts_refused, refused
 from .filters import (
@@ -147,7 +147,7 @@ def resolve(
     as_json: JsonOption = False,
 ) -> None:
     """Mark a Pending dead letter as dealt with. Nothing is run again."""
-    letter = _settled(app_with_tables(app), engine, row_key, LetterStatus.RESOLVED, notes, force)
+    letter = _decided(app, Decision(engine, row_key, LetterStatus.RESOLVED, notes, present_user(), force))
     print_answer(
         described_letter(letter), as_json, f"Resolved: {engine} {row_key}, noted as '{notes}' by {letter.resolved_by}."
     )
@@ -163,7 +163,7 @@ def reopen(
     as_json: JsonOption = False,
 ) -> None:
     """Make a Resolved or Expired dead letter Pending again. Nothing is run; retention leaves it alone."""
-    letter = _settled(app_with_tables(app), engine, row_key, LetterStatus.PENDING, notes, force)
+    letter = _decided(app, Decision(engine, row_key, LetterStatus.PENDING, notes, present_user(), force))
     print_answer(described_letter(letter), as_json, f"Pending again: {engine} {row_key}.")
 
 
@@ -189,12 +189,13 @@ def expire(
     print_answer({"engine": engine, "expired": expired}, as_json, f"{counted(expired, 'dead letter')} expired.")
 
 
-def _settled(hf: Holdfast, engine: str, row_key: str, status: LetterStatus, notes: str, force: bool) -> DeadLetter:
+def _decided(app: str | None, decision: Decision) -> DeadLetter:
+    hf = app_with_tables(app)
     try:
         with conflicts_refused():
-            return hf.dead_letters.settle(engine, row_key, status, notes, present_user(), despite_retry=force)
+            return hf.dead_letters.decide(decision)
     except NotFoundError:
-        raise _unknown(engine, row_key) from None
+        raise _unknown(decision.engine, decision.row_key) from None
 
 
 def _retry_one(hf: Holdfast, engine: str, row_key: str, as_json: bool) -> None:

@@ -108,7 +108,7 @@ class DeadLetter(NewLetter):
     retry_begun_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What an operator decides about one letter: Resolved or Expired settles a Pending one, Pending reopens a settled.
 

@@ -10,7 +10,6 @@ lost and reading did not settle it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -75,8 +74,7 @@ class LetterTable(Protocol):
         self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
     ) -> DeadLetter:
         """Give a letter another status as an operator decided; see ``decide`` and ``Decision``."""
-        decision = Decision(engine=engine, row_key=row_key, status=status, notes=notes, actor=actor)
-        return self.decide(replace(decision, despite_retry=despite_retry))
+        return self.decide(Decision(engine, row_key, status, notes, actor, despite_retry))
 
     def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
         """Mark a Pending letter as dealt with; see ``decide``."""
@@ -193,8 +191,10 @@ class HistoryTable(Protocol):
         self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
     ) -> list[HistoryEntry]:
         """Return what an engine did for one piece of business; see ``in_order``."""
-        wanted = HistoryFilter(engine=engine, operation=operation, correlation_id=correlation_id)
-        return self.in_order(replace(wanted, application=application))
+        wanted = HistoryFilter(
+            engine=engine, operation=operation, correlation_id=correlation_id, application=application
+        )
+        return self.in_order(wanted)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget entries older than that; return how many.
