@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .engines.azure import AzureStorage
     from .engines.engines import DurableOperations
     from .engines.queues.protocol import EngineQueues
-    from .engines.registry import Registry
-    from .engines.tables.location import TableLocations
+    from .engines.registry import EngineTablesConfig, Registry
+    from .records.location import TableLocations
     from .records.protocol import HistoryTable
 
 _STATE_POOL_SIZE = 4
@@ -157,15 +157,22 @@ class Resources:
         )
 
     @cached_property
-    def tables(self) -> TableLocations:
+    def tables(self) -> TableLocations[EngineTablesConfig]:
         """Return where dead letters and history are, through the handlers' pool."""
         return self.tables_in(self.database)
 
-    def tables_in(self, database: Callable[[], Engine]) -> TableLocations:
+    def tables_in(self, database: Callable[[], Engine]) -> TableLocations[EngineTablesConfig]:
         """Return where dead letters and history are, through a pool of the caller."""
-        from .engines.tables.location import TableLocations
+        from .records.location import TableLocations
 
-        return TableLocations(self._settings.engine_tables, database, self.registry, self.clock)
+        return TableLocations(self._settings.engine_tables, database, self._table_names, self.clock)
+
+    def _table_names(self) -> EngineTablesConfig:
+        """Return what the registry says about the tables; the standard's values when it says nothing."""
+        from .engines.registry import EngineTablesConfig
+
+        view = self.registry().read()
+        return EngineTablesConfig() if view is None else view.tables
 
     def history(self) -> HistoryTable:
         """Return the history of every engine and workload."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 
 import pytest
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from holdfast.core.config import DbConfig
 from holdfast.core.errors import Ambiguous, ConfigurationError, DbError, JobError, StateStoreError, Unavailable
-from holdfast.database.errors import PASSING, TRIED_AGAIN, Kind, classified, kind_of, may_be_tried_again
+from holdfast.database.errors import PASSING, TRIED_AGAIN, Failure, Kind, classified, kind_of, may_be_tried_again
 from holdfast.database.pools import EngineProvider
+from holdfast.jobs.stores.answers import _as_ours as queue_answer
 from holdfast.jobs.stores.answers import translated as queue_translated
+from holdfast.lease.stores.sql import _as_ours as state_answer
+from holdfast.records.database import _as_ours as records_answer
 from holdfast.records.database import translated as records_translated
 from holdfast.runtime.refusals import refuses_commit
 from tests.driver_errors import situations
@@ -175,3 +180,22 @@ def test_ours_that_promise_nothing_are_not_tried_again() -> None:
     assert not may_be_tried_again(Unavailable("nobody knows why"))
     assert not may_be_tried_again(StateStoreError("no"))
     assert not may_be_tried_again(ValueError("no"))
+
+
+PARTS = {
+    "state": (partial(state_answer, False), StateStoreError),
+    "queue": (partial(queue_answer, False), JobError),
+    "records": (partial(records_answer, True), ConfigurationError),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_missing_table_is_one_of_ours_only_where_the_error_names_one(part: str) -> None:
+    answer, refused = PARTS[part]
+    url = make_url("sqlite:///shop.db")
+    missing = Failure(Kind.MISSING_TABLE, url, "no such table: holdfast_x", True, True, DBAPIError("", {}, Exception()))
+    assert type(answer(missing)) is refused
+    assert "holdfast migrate" in str(answer(missing))
+    theirs = answer(replace(missing, why="no such table: {orders}", is_ours=False))
+    assert "could not be used: no such table: {orders}" in str(theirs)
+    assert "migrate" not in str(theirs)

@@ -163,6 +163,6 @@ def routed_tables(connection_string: str, engine: Engine) -> Iterator[Tables]:
     workloads = sql_tables(engine)
     with azure_tables(connection_string) as opened:
         yield Tables(
-            CombinedLetters(AuditedLetters(opened.letters, engine, opened.letters.now), workloads.letters),
+            CombinedLetters(AuditedLetters(opened.letters, engine), workloads.letters),
             CombinedHistory(opened.history, workloads.history),
         )

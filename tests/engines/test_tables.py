@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 
 from holdfast.core.errors import ConfigurationError, Conflict, NotFoundError
 from holdfast.database.pools import use_wal
-from holdfast.records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from holdfast.records.dead_letters import DeadLetter, LetterFilter, LetterStatus, NewLetter
 from holdfast.records.history import HistoryFilter, HistoryStatus
 from holdfast.records.row_keys import dead_letter_key
 from tests.components.azurite import AzuriteServer
@@ -130,6 +130,23 @@ class TestAddingLetters:
         assert tables.letters.get("jobs:sms", new.row_key) is None
         for key in ("no/such\\key", "a\x00b", "\ud800", "", "x" * 2000):
             assert tables.letters.get(new.engine, key) is None
+
+    def test_a_new_letter_is_pending(self, tables: Tables) -> None:
+        new = NewLetter(
+            engine="hmac",
+            row_key=dead_letter_key("m-1", NOON),
+            original_queue="hmac-queue",
+            original_message="{}",
+            error_message="vault said no",
+            dequeue_count=5,
+            first_failure_at=NOON,
+            last_failure_at=NOON,
+            correlation_id="c-1",
+        )
+        assert tables.letters.add(new)
+        found = tables.letters.get("hmac", new.row_key)
+        assert found == DeadLetter(**asdict(new), status=LetterStatus.PENDING)
+        assert not tables.letters.add(new)
 
     def test_what_may_be_left_out_is_left_out(self, tables: Tables) -> None:
         new = add_letter(tables, original_message="", error_message="")

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.jobs.listing import JobFilter, find
 from holdfast.jobs.model import Failure, Success, TopicLimits
-from holdfast.records.history import History
+from holdfast.records.tables import SqlHistoryTable
 from tests.jobs.queues import ANNE, Queue, open_queue
 
 ALIKE = ["order-7", "order-7 ", "order-7  ", "Order-7", "örder-7", "o\u0308rder-7", "order-7\u00a0"]
@@ -48,7 +48,7 @@ def test_14_1_jobs_and_their_history_are_found_by_exactly_their_correlation_id(q
         assert [job.correlation_id for job in find(queue.engine, JobFilter(correlation_id=key)).items] == [key]
     claimed = queue.claim()
     queue.store.complete(ANNE, [Success(job.claim, 1) for job in claimed])
-    history = History(queue.engine)
+    history = SqlHistoryTable(queue.engine)
     for key in ALIKE:
         [entry] = history.of_correlation("jobs:email", key)
         assert entry.correlation_id == key

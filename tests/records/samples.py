@@ -9,8 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.engine import Engine
 
 from holdfast.records.database import changing
-from holdfast.records.dead_letters import DeadLetter, DeadLetters, new_letter
+from holdfast.records.dead_letters import DeadLetter, DeadLetters
 from holdfast.records.history import History, HistoryStatus, NewEntry
+from holdfast.records.row_keys import dead_letter_key
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 AMSTERDAM_NOON = NOON.astimezone(timezone(timedelta(hours=1)))
@@ -34,8 +35,9 @@ def add_entry(engine: Engine, /, **differences: Any) -> int:
 
 
 def letter(**differences: Any) -> DeadLetter:
+    item = differences.pop("item", "m-1")
     values: dict[str, Any] = {
-        "item": "m-1",
+        "item_id": item,
         "engine": "hmac",
         "original_queue": "hmac-rotation-queue",
         "original_message": '{"key": "ü"}',
@@ -46,7 +48,7 @@ def letter(**differences: Any) -> DeadLetter:
         "correlation_id": "c-1",
         **differences,
     }
-    return new_letter(**values)
+    return DeadLetter(**{"row_key": dead_letter_key(item, values["last_failure_at"]), **values})
 
 
 def add_letter(engine: Engine, /, **differences: Any) -> DeadLetter:

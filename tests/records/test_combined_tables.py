@@ -19,7 +19,7 @@ from holdfast.core.errors import ConfigurationError, Conflict, DbError, NotFound
 from holdfast.records import audit
 from holdfast.records.audited import AuditedLetters
 from holdfast.records.combined_tables import CombinedHistory, CombinedLetters
-from holdfast.records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from holdfast.records.dead_letters import DeadLetter, Decision, LetterFilter, LetterStatus
 from holdfast.records.history import HistoryEntry, HistoryFilter
 from holdfast.records.paging import Page, token_of
 from tests.components.azurite import AzuriteServer
@@ -67,7 +67,7 @@ def other_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]
 @pytest.fixture
 def in_azure(azurite: AzuriteServer, database: Engine) -> Iterator[Places]:
     with azure_tables(azurite.connection_string) as opened:
-        yield Places.of(Tables(AuditedLetters(opened.letters, database, opened.letters.now), opened.history), database)
+        yield Places.of(Tables(AuditedLetters(opened.letters, database), opened.history), database)
 
 
 @pytest.fixture
@@ -363,12 +363,12 @@ def test_13_16_a_change_in_azure_that_another_was_faster_with_has_a_row_that_say
     assert isinstance(table, AuditedLetters)
     inner = table._letters
 
-    def beaten(*given: object, **options: object) -> DeadLetter:
+    def beaten(decision: Decision) -> DeadLetter:
         monkeypatch.undo()
-        inner.settle("hmac", new.row_key, LetterStatus.RESOLVED, "first", "bob")
-        return inner.settle(*given, **options)  # type: ignore[arg-type]  # as they were given
+        inner.resolve("hmac", new.row_key, "first", "bob")
+        return inner.decide(decision)
 
-    monkeypatch.setattr(inner, "settle", beaten)
+    monkeypatch.setattr(inner, "decide", beaten)
     with pytest.raises(Conflict):
         in_azure.both.letters.resolve("hmac", new.row_key, "second", "eve")
     name = f"hmac/{new.row_key}"

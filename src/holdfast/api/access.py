@@ -9,6 +9,8 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
 from ..core.redaction import public, shown
+from ..records.dead_letters import DeadLetter
+from ..records.history import HistoryEntry
 from .envelope import Succeeded
 from .errors import ApiError
 from .middleware import exchange_of
@@ -16,6 +18,7 @@ from .ports import Services
 from .tokens import Caller, Role
 
 _Data = TypeVar("_Data")
+_Record = TypeVar("_Record", DeadLetter, HistoryEntry)
 
 
 class Needs(SecurityBase):
@@ -66,6 +69,17 @@ def check_search(caller: Caller, error: str | None) -> None:
     """
     if error is not None and not caller.may(Role.PAYLOAD):
         raise ApiError(403, f"To search in errors needs a token with the role '{Role.PAYLOAD}'.", "error")
+
+
+def found(record: _Record | None, what: str, engine: str, row_key: str) -> _Record:
+    """Return the record of exactly that name: some databases take 'hmac ' for 'hmac'.
+
+    Raises:
+        ApiError: 404, there is none.
+    """
+    if record is None or (record.engine, record.row_key) != (engine, row_key):
+        raise ApiError(404, f"There is no {what} '{row_key}' of engine '{engine}'.", f"{engine}/{row_key}")
+    return record
 
 
 def succeeded(request: Request, data: _Data) -> Succeeded[_Data]:

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from ..core.errors import ConfigurationError, Conflict, JobError, MessageError, NotFoundError
 from ..engines.queues.protocol import MissingQueueError
-from ..records.dead_letters import DeadLetter, LetterStatus
-from .access import Operator, Reader, WithServices, check_search, error_for, succeeded
+from ..records.dead_letters import DeadLetter, Decision, LetterStatus
+from .access import Operator, Reader, WithServices, check_search, error_for, found, succeeded
 from .envelope import Succeeded, Wire, described
 from .errors import ApiError
 from .openapi import answers
@@ -127,13 +127,9 @@ def change_letter(
         raise ApiError(403, f"To overrule a retry that was begun needs a token with the role '{Role.ADMIN}'.", "force")
     letter = _found(services, engine, row_key)
     with _about(letter):
-        changes = {
-            "Resolved": services.letters.resolve,
-            "Expired": services.letters.expire_one,
-            "Pending": services.letters.reopen,
-        }
-        settle, notes = changes[change.status], change.resolution_notes
-        settled = settle(letter.engine, letter.row_key, notes, caller.name, despite_retry=change.force)
+        status, notes = LetterStatus(change.status), change.resolution_notes
+        decision = Decision(letter.engine, letter.row_key, status, notes, caller.name, change.force)
+        settled = services.letters.decide(decision)
     return succeeded(request, _details(settled, caller))
 
 
@@ -163,15 +159,7 @@ def expire_letters(expiry: Expiry, request: Request, services: WithServices, cal
 
 
 def _found(services: Services, engine: str, row_key: str) -> DeadLetter:
-    """Return the letter of exactly that name: some databases take 'hmac ' for 'hmac'.
-
-    Raises:
-        ApiError: 404, there is none.
-    """
-    letter = services.letters.get(engine, row_key)
-    if letter is None or (letter.engine, letter.row_key) != (engine, row_key):
-        raise ApiError(404, f"There is no dead letter '{row_key}' of engine '{engine}'.", f"{engine}/{row_key}")
-    return letter
+    return found(services.letters.get(engine, row_key), "dead letter", engine, row_key)
 
 
 @contextmanager

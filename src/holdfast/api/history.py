@@ -9,9 +9,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from ..records.history import HistoryEntry, HistoryStatus
-from .access import Reader, WithServices, check_search, error_for, succeeded
+from .access import Reader, WithServices, check_search, error_for, found, succeeded
 from .envelope import Succeeded, Wire, described
-from .errors import ApiError
 from .openapi import answers
 from .parameters import EnginePath, HistoryQuery, RowKeyPath
 from .tokens import Caller, Role
@@ -78,9 +77,7 @@ def get_entry(
     engine: EnginePath, row_key: RowKeyPath, request: Request, services: WithServices, caller: Reader
 ) -> Succeeded[EntryDetails]:
     """Show one attempt. Needs the role `read`; input, output and traceback come with the role `payload` only."""
-    entry = services.entries.get(engine, row_key)
-    if entry is None or entry.engine != engine:  # some databases take 'hmac ' for 'hmac'
-        raise ApiError(404, f"There is no history entry '{row_key}' of engine '{engine}'.", f"{engine}/{row_key}")
+    entry = found(services.entries.get(engine, row_key), "history entry", engine, row_key)
     return succeeded(request, _details(entry, caller))
 
 

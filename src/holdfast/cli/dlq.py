@@ -12,7 +12,7 @@ from ..core.errors import ConfigurationError, DbError, NotFoundError, Unfinished
 from ..core.types import JsonObject
 from ..records.audit import present_user
 from ..records.database import reading
-from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from ..records.dead_letters import DeadLetter, Decision, LetterFilter, LetterStatus
 from ..records.times import database_now
 from .confirmation import YesOption, confirm, conflicts_refused, refused
 from .filters import (
@@ -94,8 +94,8 @@ def list_letters(
 def show(engine: EngineArgument, row_key: RowKeyArgument, app: AppOption = None, as_json: JsonOption = False) -> None:
     """Show one dead letter, with the message that could not be processed."""
     letter = _found(app_with_tables(app), engine, row_key)
-    described = described_fields(letter)
-    print_one(described, as_json)
+    described = described_fields(letter, without=("traceback",))
+    print_one({**described, "traceback": letter.traceback}, as_json)
 
 
 @dlq_app.command("retry")
@@ -147,12 +147,7 @@ def resolve(
     as_json: JsonOption = False,
 ) -> None:
     """Mark a Pending dead letter as dealt with. Nothing is run again."""
-    hf = app_with_tables(app)
-    try:
-        with conflicts_refused():
-            letter = hf.dead_letters.resolve(engine, row_key, notes, present_user(), despite_retry=force)
-    except NotFoundError:
-        raise _unknown(engine, row_key) from None
+    letter = _decided(app, Decision(engine, row_key, LetterStatus.RESOLVED, notes, present_user(), force))
     print_answer(
         described_letter(letter), as_json, f"Resolved: {engine} {row_key}, noted as '{notes}' by {letter.resolved_by}."
     )
@@ -168,12 +163,7 @@ def reopen(
     as_json: JsonOption = False,
 ) -> None:
     """Make a Resolved or Expired dead letter Pending again. Nothing is run; retention leaves it alone."""
-    hf = app_with_tables(app)
-    try:
-        with conflicts_refused():
-            letter = hf.dead_letters.reopen(engine, row_key, notes, present_user(), despite_retry=force)
-    except NotFoundError:
-        raise _unknown(engine, row_key) from None
+    letter = _decided(app, Decision(engine, row_key, LetterStatus.PENDING, notes, present_user(), force))
     print_answer(described_letter(letter), as_json, f"Pending again: {engine} {row_key}.")
 
 
@@ -197,6 +187,15 @@ def expire(
         _confirm_several("would expire", count, engine, yes)
     expired = letters.expire(older_than.total_seconds() / 86400, engine, actor=present_user()) if count != 0 else 0
     print_answer({"engine": engine, "expired": expired}, as_json, f"{counted(expired, 'dead letter')} expired.")
+
+
+def _decided(app: str | None, decision: Decision) -> DeadLetter:
+    hf = app_with_tables(app)
+    try:
+        with conflicts_refused():
+            return hf.dead_letters.decide(decision)
+    except NotFoundError:
+        raise _unknown(decision.engine, decision.row_key) from None
 
 
 def _retry_one(hf: Holdfast, engine: str, row_key: str, as_json: bool) -> None:

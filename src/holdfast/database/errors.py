@@ -8,7 +8,7 @@ many things. No sentence made here holds a password.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -59,6 +59,11 @@ PASSING = TRIED_AGAIN | {
     Kind.DISK_FULL,
 }
 """What is no fault of the statement: the same may work later, or elsewhere."""
+
+Answer = tuple[type[DbError], str]
+"""An error and its words, in which ``where``, ``why`` and ``sentence`` of a failure are filled in."""
+
+ANSWERS_WHEN_PASSING: dict[Kind, Answer] = dict.fromkeys(PASSING, (Unavailable, "{sentence}"))
 
 _STATES = {  # PostgreSQL's and ODBC's; the first two characters stand for a whole class
     "08": Kind.UNAVAILABLE,
@@ -162,6 +167,12 @@ class Failure:
         """Return what is wrong with the database, for what is no fault of the statement and for missing rights."""
         sentences = _SENTENCES | (_SQLITE_SENTENCES if self.url.get_backend_name() == "sqlite" else {})
         return sentences.get(self.kind, _DOES_NOT_ANSWER).format(where=self.where, why=self.why)
+
+    def answered(self, by_kind: Mapping[Kind, Answer], otherwise: Answer) -> DbError:
+        """Return what a part of Holdfast raises for it; of what is missing it tells where that is a table of ours."""
+        is_known = self.is_ours or self.kind not in (Kind.MISSING_TABLE, Kind.MISSING_COLUMN)
+        error, words = by_kind.get(self.kind, otherwise) if is_known else otherwise
+        return error(words.format(where=self.where, why=self.why, sentence=self.sentence))
 
 
 def kind_of(error: BaseException) -> Kind:

@@ -22,7 +22,7 @@ from ..jobs.runner import Execution
 from ..jobs.running import Running
 from ..jobs.stores.base import SqlJobStore
 from ..jobs.texts import storable
-from ..records.dead_letters import DeadLetter
+from ..records.dead_letters import NewLetter
 from ..records.history import History, NewEntry, SuccessKey
 from ..runtime.event_loop import handlers_loop
 from ..runtime.transaction import HandlerTransaction, outranking
@@ -262,7 +262,7 @@ class ClaimedDelivery:
             self._messages.flow.reached("failure recorded")
         self._end(self._messages.retries, Retried(entry, storable(ended.error or ""), delay_seconds))
 
-    def bury(self, letter: DeadLetter, message: EngineMessage | None, ended: Ended | None = None) -> None:
+    def bury(self, letter: NewLetter, message: EngineMessage | None, ended: Ended | None = None) -> None:
         """Add a dead letter and delete its message, together where they are in one database."""
         if self._messages.is_one_database:
             self._end(self._messages.drops, Dropped(None if ended is None else entry_of(ended), letter))
@@ -341,9 +341,7 @@ class ClaimedDelivery:
     def _has_landed(self, ended: Ended) -> bool:
         """Return whether the history has the success of this very message: a COMMIT was not answered."""
         message = ended.message
-        found = self._messages.history.of_correlation(
-            message.engine, message.correlation_id, message.operation, message.application
-        )
+        found = self._messages.history.in_order(message.business)
         return any(entry.item_id == message.message_id and entry.error is None for entry in found)
 
 

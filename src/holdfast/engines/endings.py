@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from ..jobs.model import Claim, Failure, Settled, WorkerId
 from ..jobs.stores.base import SqlJobStore
-from ..records.dead_letters import DeadLetter, DeadLetters
+from ..records.dead_letters import DeadLetters, NewLetter
 from ..records.history import History, NewEntry
 from .messages import EngineMessage
 from .store import TableRecords, log_buried
@@ -24,7 +24,7 @@ class Dropped:
     """A message that goes, with what is recorded of it; ``elsewhere`` if its success was recorded outside."""
 
     entry: NewEntry | None = None
-    letter: DeadLetter | None = None
+    letter: NewLetter | None = None
     elsewhere: EngineMessage | None = None
 
 
@@ -64,7 +64,7 @@ class Drops:
         self._withdraw(report.value for report in batch if report.claim not in ours)
         return ours
 
-    def _bury(self, connection: Connection, ends: Sequence[Dropped]) -> list[DeadLetter]:
+    def _bury(self, connection: Connection, ends: Sequence[Dropped]) -> list[NewLetter]:
         letters = [end.letter for end in ends if end.letter is not None]
         added = [letter for letter in letters if self._letters.add(connection, letter)]
         if letters:

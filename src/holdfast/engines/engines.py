@@ -34,6 +34,7 @@ from ..lease.held_lease import HeldLease
 from ..lease.store import StateStore
 from ..records.dead_letters import DeadLetter, DeadLetters, LetterFilter, LetterStatus
 from ..records.history import History, SuccessKey
+from ..records.location import TableLocations
 from ..records.schema import PUBLISHER
 from ..runtime.housekeeping import Chore
 from ..runtime.leased_part import LeasedWork
@@ -48,13 +49,12 @@ from .queues.embedded import DatabaseQueues, EmbeddedQueue
 from .queues.hosted import HostedQueue, hosted_message
 from .queues.protocol import EngineQueue, EngineQueues, MissingQueueError, SendingQueue
 from .queues.redelivery_marks import OURS
-from .registry import Registry
+from .registry import EngineTablesConfig, Registry
 from .retrying import EngineRedrive, LetterOwners, SteppedRetries, new_message_id
 from .rights import RightsOnce, rights_for
 from .runner import EngineFlow, Outcome, scope_of
 from .singletons import Singletons
 from .store import TableRecords
-from .tables.location import TableLocations
 from .telemetry import EngineTelemetry
 from .timers import MissedSlots, Timer, TimerRunner
 from .twins import Twins
@@ -89,7 +89,7 @@ class EngineResources:
 
     database: Callable[[], Engine]
     queues: EngineQueues
-    tables: TableLocations
+    tables: TableLocations[EngineTablesConfig]
     leases: Callable[[], StateStore]
     registry: Callable[[], Registry]
     durable: DurableOperations | None = None

@@ -15,7 +15,7 @@ from typing import Any
 from ..core.errors import ConfigurationError, MessageError
 from ..core.key_text import is_plain, key_problem, shown_key
 from ..core.strict_json import strictly_loaded
-from ..records.history import SuccessKey
+from ..records.history import HistoryFilter, SuccessKey
 from ..records.schema import ENGINE_LENGTH, ID_LENGTH, PUBLISHER
 
 _DERIVED = uuid.UUID("6b3f3c1e-6f0e-5c0e-9a53-3a1d6f0c7d11")  # correlation ids made from message ids
@@ -54,6 +54,11 @@ class EngineMessage:
     def key(self) -> SuccessKey:
         """Return what a success of it is looked up by [ENGINE-2]."""
         return SuccessKey(self.engine, self.operation, self.correlation_id, self.application)
+
+    @property
+    def business(self) -> HistoryFilter:
+        """Return what the history is asked for all that was done about it."""
+        return HistoryFilter(**self.key._asdict())
 
     def rendered(self) -> str:
         """Return the message as JSON, with every field it came with."""

@@ -13,7 +13,7 @@ from ..core.clock import Clock
 from ..core.errors import LostLeaseError, PollerError, StateStoreError, Unavailable
 from ..core.renewed import Renewed
 from ..core.types import JsonValue
-from ..records.dead_letters import DeadLetter
+from ..records.dead_letters import NewLetter
 from ..runtime.keeper import keeping
 from .messages import EngineMessage
 from .ports import Ended, worker_lost_before
@@ -212,7 +212,7 @@ class QueuedDelivery:
         self._reached("failure recorded")
         self._queue.retry_later(self._last(), delay_seconds, ended.error or "")
 
-    def bury(self, letter: DeadLetter, message: EngineMessage | None, ended: Ended | None = None) -> None:
+    def bury(self, letter: NewLetter, message: EngineMessage | None, ended: Ended | None = None) -> None:
         """Add a dead letter, then delete its message."""
         if ended is not None:
             self._records.record(ended)

@@ -33,7 +33,7 @@ from ..core.errors import (
 from ..core.handler_forms import is_async
 from ..database.error_text import bounded_traceback, error_text
 from ..jobs.correlation import current_correlation_id
-from ..records.dead_letters import DeadLetter, new_letter
+from ..records.dead_letters import NewLetter
 from ..records.row_keys import dead_letter_key
 from ..records.schema import PUBLISHER
 from ..runtime.context import lent_to
@@ -245,7 +245,7 @@ class EngineFlow:
         delivery.bury(self.letter_of_ended(delivery.received, ended), ended.message, ended)
         return Outcome.DEAD_LETTERED
 
-    def letter_of_ended(self, received: Received, ended: Ended) -> DeadLetter:
+    def letter_of_ended(self, received: Received, ended: Ended) -> NewLetter:
         """Return the dead letter of a message that this very execution ended, whatever happened before it."""
         now = self._clock.now()
         last = FailedBefore(now, ended.error or "", traceback=ended.traceback)
@@ -253,9 +253,9 @@ class EngineFlow:
 
     def _letter(
         self, received: Received, message: EngineMessage, last: FailedBefore, count: int, first_at: datetime
-    ) -> DeadLetter:
-        return new_letter(
-            item=message.message_id,
+    ) -> NewLetter:
+        return NewLetter(
+            item_id=message.message_id,
             row_key=dead_letter_key(message.message_id, received.inserted_at),
             engine=message.engine,
             instance_id=message.instance_id,
@@ -281,8 +281,8 @@ class EngineFlow:
         received, now = delivery.received, self._clock.now()
         ids = readable_ids(received.body)
         message_id = ids.get("messageId", received.id)
-        letter = new_letter(
-            item=message_id,
+        letter = NewLetter(
+            item_id=message_id,
             row_key=dead_letter_key(message_id, received.inserted_at),
             engine=self._definition.name,
             instance_id=ids.get("instanceId", self._definition.settings.default_instance_id),

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from ..core.errors import Conflict, NotFoundError
-from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus
+from ..records.dead_letters import DeadLetter, LetterFilter, LetterStatus, NewLetter
 from ..records.failure_text import failure_text, public_failure
 from ..records.history import HistoryStatus, NewEntry
+from ..records.location import TablePair
 from ..records.paging import MAX_LIMIT
 from ..records.protocol import HistoryTable, LetterTable
 from .messages import EngineMessage
 from .ports import Ended, FailedBefore
-from .tables.location import TablePair
 
 _log = logging.getLogger("holdfast.engines")
 _SUCCEEDED_AFTER_ALL = "the operation succeeded after all; see the history"
@@ -47,12 +47,9 @@ class TableRecords:
 
     def failures(self, message: EngineMessage) -> list[FailedBefore]:
         """Return the executions of this very message that failed, oldest first."""
-        found = self.history.of_correlation(
-            message.engine, message.correlation_id, message.operation, message.application
-        )
         return [
             FailedBefore(entry.created_at, entry.error or "", entry.attempt or 0, entry.traceback)
-            for entry in found
+            for entry in self.history.in_order(message.business)
             if entry.status is HistoryStatus.FAILED and entry.item_id == message.message_id
         ]
 
@@ -85,13 +82,13 @@ class TableRecords:
             if after is None:
                 return
 
-    def bury(self, letter: DeadLetter) -> None:
+    def bury(self, letter: NewLetter) -> None:
         """Add a dead letter if it is not there yet."""
         if self.letters.add(letter):
             log_buried(letter)
 
 
-def log_buried(letter: DeadLetter) -> None:
+def log_buried(letter: NewLetter) -> None:
     """Say that a message was given up."""
     _log.error(
         "Engine '%s' gave message %s up after %d deliveries (correlation id '%s'): %s",

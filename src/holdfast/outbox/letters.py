@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import and_, delete, insert, select, update
 from sqlalchemy.engine import Connection, Engine
@@ -17,9 +16,10 @@ from ..core.errors import ConfigurationError, HandlerError
 from ..database.error_text import bounded_traceback, error_text
 from ..records import audit
 from ..records.database import changing, reading
-from ..records.dead_letters import DeadLetter, DeadLetters, LetterStatus, new_letter, settled_columns
+from ..records.dead_letters import DeadLetter, DeadLetters, LetterStatus, NewLetter, settled_columns
 from ..records.history import History, HistoryStatus, NewEntry
 from ..records.redrive import Refusal, no_longer_pending
+from ..records.row_keys import dead_letter_key
 from ..records.schema import dead_letters_table
 from ..runtime.idle_time import limit_idle_time
 from . import parking
@@ -59,7 +59,9 @@ class Letters:
     ) -> None:
         """Add a try that failed to the history; ``message`` is the first of its batch."""
         entry = NewEntry(
-            **_ids(partition, message),
+            engine=_engine_of(partition),
+            instance_id=_instance_of(partition),
+            correlation_id=_correlation_of(message),
             operation=partition.processor_id,
             status=HistoryStatus.FAILED,
             duration_ms=duration_ms,
@@ -74,7 +76,8 @@ class Letters:
     def record_fault(self, partition: PartitionId, error: Exception) -> None:
         """Add to the history why a partition could not come to deliver anything."""
         entry = NewEntry(
-            **_of_partition(partition),
+            engine=_engine_of(partition),
+            instance_id=_instance_of(partition),
             correlation_id=new_id(),
             operation=partition.processor_id,
             status=HistoryStatus.FAILED,
@@ -284,19 +287,23 @@ def _no_home(letter: DeadLetter) -> ConfigurationError:
     )
 
 
-def _letter(partition: PartitionId, message: Message, failed: Failed | None, now: datetime) -> DeadLetter:
+def _letter(partition: PartitionId, message: Message, failed: Failed | None, now: datetime) -> NewLetter:
     """Return the letter of a message that failed, or of one that waits behind it."""
     values = {**asdict(message), "headers": dict(message.headers), "appended_at": message.appended_at.isoformat()}
-    return new_letter(
-        item=message.message_id,
-        **_ids(partition, message),
+    last_failure_at = now if failed is None else failed.last_at
+    return NewLetter(
+        engine=_engine_of(partition),
+        row_key=dead_letter_key(message.message_id, last_failure_at),
+        instance_id=_instance_of(partition),
+        item_id=message.message_id,
+        correlation_id=_correlation_of(message),
         original_queue=QUEUE,
         original_message=json.dumps(values, ensure_ascii=False),
         error_message=WAITS if failed is None else str(failed.error),
         traceback=None if failed is None else _traceback(failed.error),
         dequeue_count=0 if failed is None else failed.attempts,
         first_failure_at=now if failed is None else failed.first_at,
-        last_failure_at=now if failed is None else failed.last_at,
+        last_failure_at=last_failure_at,
     )
 
 
@@ -304,15 +311,12 @@ def _engine_of(partition: PartitionId) -> str:
     return f"{ENGINE_PREFIX}{partition.processor_id}"
 
 
-def _ids(partition: PartitionId, message: Message) -> dict[str, Any]:
-    return {**_of_partition(partition), "correlation_id": message.correlation_id or message.message_id}
+def _instance_of(partition: PartitionId) -> str:
+    return f"v{partition.version}.p{partition.partition}"
 
 
-def _of_partition(partition: PartitionId) -> dict[str, Any]:
-    return {
-        "engine": _engine_of(partition),
-        "instance_id": f"v{partition.version}.p{partition.partition}",
-    }
+def _correlation_of(message: Message) -> str:
+    return message.correlation_id or message.message_id
 
 
 def _traceback(error: HandlerError) -> str:

@@ -1,4 +1,4 @@
-"""The audit: who changed what by hand, and when. A row is written in the transaction of the change itself."""
+"""The audit: which operator changed what, and when. A row is written in the transaction of the change itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _columns = audit_table.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One change made by hand; ``seal`` is the number of the seal that covers it, None until housekeeping sealed it."""
+    """One change of an operator; ``seal`` is the number of the seal that covers it, None until housekeeping made it."""
 
     id: int
     at: datetime
@@ -63,7 +63,7 @@ def page(
     limit: int = DEFAULT_LIMIT,
     after: str | None = None,
 ) -> Page[AuditRow]:
-    """Return the newest changes by hand, or those behind the page that ended with the token ``after``.
+    """Return the newest changes by operators, or those behind the page that ended with the token ``after``.
 
     Raises:
         ConfigurationError: the limit or the token is wrong, or the tables are missing.

@@ -1,8 +1,8 @@
-"""Dead letters outside of SQL whose changes by hand are written down in the audit, which is in SQL."""
+"""Dead letters outside of SQL whose changes by operators are written down in the audit, which is in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 
@@ -13,18 +13,15 @@ from . import audit
 from .audited_change import BEGUN, audited_change
 from .database import changing
 from .dead_letters import (
-    REOPENED_BY_HAND,
-    SETTLED_BY_HAND,
+    DECIDED,
     DeadLetter,
+    Decision,
     LetterFilter,
     LetterStatus,
+    NewLetter,
     check_age,
-    check_reopenable,
-    check_settlable,
     has_begun_retry,
     no_such_letter,
-    reopening_details,
-    settling_details,
 )
 from .paging import DEFAULT_LIMIT, Page
 from .protocol import EVERY_LETTER, LetterTable
@@ -42,16 +39,18 @@ class AuditedLetters(LetterTable):
     Args:
         letters: the table.
         engine: the database with the audit.
-        now: returns the present time as the table sees it, which decides what is old.
     """
 
-    def __init__(self, letters: LetterTable, engine: Engine, now: Callable[[], datetime]) -> None:
+    def __init__(self, letters: LetterTable, engine: Engine) -> None:
         self._letters = letters
         self._engine = engine
-        self._now = now
 
-    def add(self, letter: DeadLetter) -> bool:
-        """Add a letter; that is nobody's change by hand."""
+    def now(self) -> datetime:
+        """Return the table's time."""
+        return self._letters.now()
+
+    def add(self, letter: NewLetter) -> bool:
+        """Add a letter; no operator decided that."""
         return self._letters.add(letter)
 
     def get(self, engine: str, row_key: str) -> DeadLetter | None:
@@ -68,28 +67,19 @@ class AuditedLetters(LetterTable):
         """Return how many letters are wanted, if the table can tell."""
         return self._letters.count(wanted)
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter, audited."""
-        letter = self._there(engine, row_key)
-        check_settlable(letter, despite_retry=despite_retry)
-        with self._audited(actor, SETTLED_BY_HAND[status], letter, settling_details(letter, notes)):
-            return self._letters.settle(engine, row_key, status, notes, actor, despite_retry=despite_retry)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again, audited with what it said before."""
-        letter = self._there(engine, row_key)
-        check_reopenable(letter, despite_retry=despite_retry)
-        with self._audited(actor, REOPENED_BY_HAND, letter, reopening_details(letter, notes)):
-            return self._letters.reopen(engine, row_key, notes, actor, despite_retry=despite_retry)
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided, audited with what it said before."""
+        letter = self._there(decision.engine, decision.row_key)
+        decision.check(letter)
+        with self._audited(decision.actor, decision.action, letter, decision.details(letter)):
+            return self._letters.decide(decision)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters; a row says that it was begun, another one how many there were."""
         check_age(older_than_days)
         if not self._has_some_before(older_than_days, engine):
             return 0
-        action, details = SETTLED_BY_HAND[LetterStatus.EXPIRED], {"older_than_days": older_than_days}
+        action, details = DECIDED[LetterStatus.EXPIRED], {"older_than_days": older_than_days}
         self._record(actor, f"{action} {BEGUN}", engine or "every engine", details)
         expired = self._letters.expire(older_than_days, engine, actor=actor)
         self._record(actor, action, engine or "every engine", {**details, "expired": expired})
@@ -113,14 +103,8 @@ class AuditedLetters(LetterTable):
         """Mark a letter as retried; the audit has it since the retry was begun."""
         return self._letters.finish_retry(engine, row_key, message_id)
 
-    def unfinished_retries(
-        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return Pending letters whose retry was begun at least so long ago."""
-        return self._letters.unfinished_retries(older_than_seconds, limit, after)
-
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
-        """Forget settled letters; that is nobody's change by hand."""
+        """Forget settled letters; no operator decided that."""
         return self._letters.prune(retention_days)
 
     def _there(self, engine: str, row_key: str) -> DeadLetter:
@@ -130,7 +114,7 @@ class AuditedLetters(LetterTable):
         return letter
 
     def _has_some_before(self, days: float, engine: str | None) -> bool:
-        until = days_before(self._now(), days)
+        until = days_before(self.now(), days)
         wanted = LetterFilter(engine=engine, status=LetterStatus.PENDING, until=until, is_retry_begun=False)
         page = self._letters.page(wanted, limit=1)
         return bool(page.items) or page.continuation_token is not None

@@ -1,4 +1,4 @@
-"""A change by hand and its row in the audit: in one transaction where that can be, else the row first."""
+"""An operator's change and its row in the audit: in one transaction where that can be, else the row first."""
 
 from __future__ import annotations
 

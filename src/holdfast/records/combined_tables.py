@@ -11,11 +11,12 @@ process dies in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Generic, TypeVar
 
 from ..core.former_names import former_names
-from .dead_letters import DeadLetter, LetterFilter, LetterStatus
+from .dead_letters import DeadLetter, Decision, LetterFilter, NewLetter
 from .history import HistoryEntry, HistoryFilter, NewEntry
 from .paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of, wrong_token
 from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
@@ -52,7 +53,11 @@ class _Combined(Generic[_Table]):
 class CombinedLetters(_Combined[LetterTable], LetterTable):
     """The dead letters of two tables as one."""
 
-    def add(self, letter: DeadLetter) -> bool:
+    def now(self) -> datetime:
+        """Return the time of the workloads' table; each decides by its own what is old."""
+        return self._both[_WORKLOADS].now()
+
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
         return self._of(letter.engine).add(letter)
 
@@ -78,15 +83,9 @@ class CombinedLetters(_Combined[LetterTable], LetterTable):
             total += count
         return total
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter."""
-        return self._of(engine).settle(engine, row_key, status, notes, actor, despite_retry=despite_retry)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again."""
-        return self._of(engine).reopen(engine, row_key, notes, actor, despite_retry=despite_retry)
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided."""
+        return self._of(decision.engine).decide(decision)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters; without an engine first in one table, then in the other."""
@@ -127,17 +126,13 @@ class CombinedHistory(_Combined[HistoryTable], HistoryTable):
         pages = [partial(table.page, wanted) for table in self._both]
         return _chained(_HISTORY, pages, limit, after, wanted.engine)
 
-    def succeeded(
-        self, engine: str, operation: str, correlation_id: str, application: str | None = None
-    ) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business."""
-        return self._of(engine).succeeded(engine, operation, correlation_id, application)
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first."""
+        return self._of(wanted.engine or "").in_order(wanted)
 
-    def of_correlation(
-        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
-    ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first."""
-        return self._of(engine).of_correlation(engine, correlation_id, operation, application)
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry that is wanted."""
+        return self._of(wanted.engine or "").last(wanted)
 
 
 def _place(engine: str) -> int:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..core.errors import Ambiguous, ConfigurationError, DbConnectionError, DbError, QueryError, Unavailable, WriteError
-from ..database.errors import Failure, Kind, connection_error, translating
+from ..database.errors import Answer, Failure, Kind, connection_error, translating
 from ..database.pools import writing
 
 
@@ -54,26 +54,27 @@ def translated(engine: Engine, *, writes: bool) -> AbstractContextManager[None]:
     return translating(engine, functools.partial(_as_ours, writes))
 
 
+_MISSING = {
+    Kind.MISSING_TABLE: "Holdfast's tables are missing in {where}. Create them with 'holdfast migrate'.",
+    Kind.MISSING_COLUMN: "Holdfast's tables in {where} are older than it is. Run 'holdfast migrate'.",
+}
+_ANSWERS: dict[Kind, Answer] = {
+    **{kind: (ConfigurationError, words) for kind, words in _MISSING.items()},
+    **dict.fromkeys((Kind.CONTENTION, Kind.READ_ONLY, Kind.DISK_FULL), (Unavailable, "{sentence}")),
+    Kind.NO_FREE_CONNECTION: (DbConnectionError, "{sentence}"),
+}
+
+
 def _as_ours(writes: bool, failure: Failure) -> DbError:
-    where, why = failure.where, failure.why
-    match failure.kind:
-        case Kind.MISSING_TABLE if failure.is_ours:
-            return ConfigurationError(f"Holdfast's tables are missing in {where}. Create them with 'holdfast migrate'.")
-        case Kind.MISSING_COLUMN if failure.is_ours:
-            return ConfigurationError(f"Holdfast's tables in {where} are older than it is. Run 'holdfast migrate'.")
-        case Kind.BROKEN if writes and isinstance(failure.error, DBAPIError):  # a COMMIT may have landed, too
-            return Ambiguous(
-                f"The connection to {where} broke before a change was answered: {why}. Look whether it landed before "
-                "you repeat it."
-            )
-        case Kind.CONTENTION | Kind.READ_ONLY | Kind.DISK_FULL:
-            return Unavailable(failure.sentence)
-        case Kind.NO_FREE_CONNECTION:
-            return DbConnectionError(failure.sentence)
-        case Kind.UNREACHABLE | Kind.BROKEN:
-            return connection_error(failure.url, failure.error)
     refused = getattr(failure.error, "orig", None)
     if isinstance(refused, DbError):  # a value that a column of ours refused
         return refused
-    kind = WriteError if writes else QueryError
-    return kind(f"The records in {where} could not be used: {why}.")
+    if failure.kind is Kind.BROKEN and writes and isinstance(failure.error, DBAPIError):  # also by a COMMIT
+        return Ambiguous(
+            f"The connection to {failure.where} broke before a change was answered: {failure.why}. Look whether it "
+            "landed before you repeat it."
+        )
+    if failure.kind in (Kind.UNREACHABLE, Kind.BROKEN):
+        return connection_error(failure.url, failure.error)
+    error = WriteError if writes else QueryError
+    return failure.answered(_ANSWERS, (error, "The records in {where} could not be used: {why}."))

@@ -24,11 +24,11 @@ from ..core.errors import ConfigurationError, Conflict, NotFoundError
 from . import audit
 from .column_limits import check_fits
 from .database import reading, translated
-from .failure_text import failure_parts, failure_text
-from .filters import RecordFilter, conditions, is_wanted
-from .row_keys import LONGEST_KEY, dead_letter_key, key_beside
+from .filters import RecordFilter
+from .record_kind import RecordKind
+from .row_keys import LONGEST_KEY, key_beside
 from .schema import ID_LENGTH, PUBLISHER, dead_letters_table
-from .storable_text import given, kept, legible, legible_notes, plain
+from .storable_text import legible_notes, plain
 from .times import database_time
 
 RETRIED = "Retried"
@@ -58,23 +58,22 @@ class LetterStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-SETTLED_BY_HAND = {LetterStatus.RESOLVED: "dlq resolve", LetterStatus.EXPIRED: "dlq expire"}
-"""What the audit calls the change that gave a letter its status."""
-
-REOPENED_BY_HAND = "dlq reopen"
+DECIDED = {
+    LetterStatus.RESOLVED: "dlq resolve",
+    LetterStatus.EXPIRED: "dlq expire",
+    LetterStatus.PENDING: "dlq reopen",
+}
+"""What the audit calls an operator's change that gave a letter its status."""
 
 SETTLED_BY_FORCE = "If it can never be finished, settle it with 'holdfast dlq resolve --force' (over HTTP: \"force\")."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """One item that could not be done. ``retried_as`` names the item it was put back as.
+class NewLetter:
+    """What is recorded of one item that could not be done; its letter is Pending then.
 
-    ``traceback`` is that of the last failure, where a handler raised.
-
-    ``retry_message_id`` is the id chosen for that; on a Pending letter it says that a retry was begun and not finished.
-
-    ``application`` is whose engine gave it up; letters of other workloads and of earlier releases tell none.
+    ``traceback`` is that of the last failure, where a handler raised. ``application`` is whose engine gave it up;
+    letters of other workloads and of earlier releases tell none.
     """
 
     engine: str
@@ -86,18 +85,76 @@ class DeadLetter:
     dequeue_count: int
     first_failure_at: datetime
     last_failure_at: datetime
+    correlation_id: str
+    item_id: str | None = None
+    traceback: str | None = None
+    application: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter(NewLetter):
+    """A letter as a table has it. ``retried_as`` names the item it was put back as.
+
+    ``retry_message_id`` is the id chosen for that; on a Pending letter it says that a retry was begun and not finished.
+    """
+
     status: LetterStatus = LetterStatus.PENDING
     resolution_notes: str | None = None
     resolved_at: datetime | None = None
     resolved_by: str | None = None
-    correlation_id: str
-    item_id: str | None = None
     retried_as: str | None = None
     retry_message_id: str | None = None
     retry_begun_at: datetime | None = None
     retry_begun_by: str | None = None
-    traceback: str | None = None
-    application: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What an operator decides about one letter: Resolved or Expired settles a Pending one, Pending reopens a settled.
+
+    ``despite_retry`` settles a letter whose retry was begun and can never be finished (its message may be in the
+    queue), and reopens one that was put back, and whose message is lost (another may still be executed).
+    """
+
+    engine: str
+    row_key: str
+    status: LetterStatus
+    notes: str
+    actor: str
+    despite_retry: bool = False
+
+    @property
+    def action(self) -> str:
+        """Return what the audit calls it."""
+        return DECIDED[self.status]
+
+    @property
+    def is_reopening(self) -> bool:
+        """Return whether a settled letter becomes Pending again."""
+        return self.status is LetterStatus.PENDING
+
+    def check(self, letter: DeadLetter) -> None:
+        """Check that the letter is in a state for it.
+
+        Raises:
+            Conflict: it is not; nothing was changed.
+        """
+        if self.is_reopening:
+            _check_reopenable(letter, despite_retry=self.despite_retry)
+        elif has_begun_retry(letter) and not self.despite_retry:
+            raise Conflict(f"{state_of(letter)}; nothing was changed. {SETTLED_BY_FORCE}")
+
+    def details(self, letter: DeadLetter) -> dict[str, object]:
+        """Return what the audit says: also what a reopened letter said of its settling, and of a retry overruled.
+
+        Raises:
+            ConfigurationError: the notes are too long.
+        """
+        was = {"despite_retry_as": letter.retry_message_id}
+        if self.is_reopening:
+            names = ("resolution_notes", "resolved_by", "retried_as")
+            was = {"was": letter.status.value, **{name: getattr(letter, name) for name in names}}
+        return {"notes": legible_notes(self.notes), **{name: value for name, value in was.items() if value}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +168,19 @@ class LetterFilter(RecordFilter):
     is_retry_begun: bool | None = None
 
 
+LETTERS = RecordKind(
+    "The dead letter '{row_key}'",
+    dead_letters_table,
+    LetterStatus,
+    moment="last_failure_at",
+    error="error_message",
+    exact_texts=("original_message",),
+)
+
+
 def letter_conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
     """Yield what holds for the letters that are wanted."""
-    yield from conditions(wanted, dead_letters_table, moment="last_failure_at", error="error_message")
+    yield from LETTERS.conditions(wanted)
     retry = _columns.retry_message_id
     if wanted.is_retry_begun is not None:
         yield retry.is_not(None) if wanted.is_retry_begun else retry.is_(None)
@@ -122,8 +189,7 @@ def letter_conditions(wanted: LetterFilter) -> Iterator[ColumnElement[bool]]:
 def is_letter_wanted(letter: DeadLetter, wanted: LetterFilter) -> bool:
     """Return whether a letter fits everything that is asked for."""
     has_retry = letter.retry_message_id is not None
-    is_fitting = is_wanted(letter, wanted, moment="last_failure_at", error="error_message")
-    return is_fitting and wanted.is_retry_begun in (None, has_retry)
+    return LETTERS.is_wanted(letter, wanted) and wanted.is_retry_begun in (None, has_retry)
 
 
 class DeadLetters:
@@ -136,7 +202,7 @@ class DeadLetters:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, connection: Connection, letter: DeadLetter) -> bool:
+    def add(self, connection: Connection, letter: NewLetter) -> bool:
         """Add a letter to the caller's transaction; False when it is there already, and then nothing is changed.
 
         Raises:
@@ -146,7 +212,7 @@ class DeadLetters:
         with translated(self._engine, writes=True):
             try:
                 with connection.begin_nested():
-                    connection.execute(insert(dead_letters_table).values(_row_of(letter)))
+                    connection.execute(insert(dead_letters_table).values(LETTERS.row_of(asdict(pending(letter)))))
             except IntegrityError:
                 there = self.get(letter.engine, letter.row_key, connection)
                 if there is None:
@@ -208,51 +274,19 @@ class DeadLetters:
         self.mark_retried(connection, letter, message_id, letter.retry_begun_by or "")
         return self._held(connection, engine_name, row_key)
 
-    def settle(
-        self,
-        connection: Connection,
-        engine_name: str,
-        row_key: str,
-        status: LetterStatus,
-        notes: str,
-        actor: str,
-        *,
-        despite_retry: bool = False,
-    ) -> DeadLetter:
-        """Settle a Pending letter as a person decided, audited, and return it.
+    def decide(self, connection: Connection, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided, audited, and return it.
 
         Raises:
             NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
+            Conflict: it is in no state for that; nothing was changed.
         """
-        letter = self._held(connection, engine_name, row_key)
-        check_settlable(letter, despite_retry=despite_retry)
-        _set_held(connection, letter, settled_columns(connection, status, legible_notes(notes), actor))
-        name = f"{engine_name}/{row_key}"
-        audit.record(connection, actor, SETTLED_BY_HAND[status], name, settling_details(letter, notes))
-        return self._held(connection, engine_name, row_key)
-
-    def reopen(
-        self,
-        connection: Connection,
-        engine_name: str,
-        row_key: str,
-        notes: str,
-        actor: str,
-        *,
-        despite_retry: bool = False,
-    ) -> DeadLetter:
-        """Make a settled letter Pending again as a person decided, audited, and return it.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is not settled, or it was put back; nothing was changed.
-        """
-        letter = self._held(connection, engine_name, row_key)
-        check_reopenable(letter, despite_retry=despite_retry)
-        _set_held(connection, letter, {"status": LetterStatus.PENDING.value, **dict.fromkeys(SETTLED_FIELDS)})
-        audit.record(connection, actor, REOPENED_BY_HAND, f"{engine_name}/{row_key}", reopening_details(letter, notes))
-        return self._held(connection, engine_name, row_key)
+        letter = self._held(connection, decision.engine, decision.row_key)
+        decision.check(letter)
+        _set_held(connection, letter, _decided_columns(connection, decision))
+        target = f"{letter.engine}/{letter.row_key}"
+        audit.record(connection, decision.actor, decision.action, target, decision.details(letter))
+        return self._held(connection, letter.engine, letter.row_key)
 
     def _held(self, connection: Connection, engine_name: str, row_key: str) -> DeadLetter:
         """Return a letter that is the transaction's until it ends."""
@@ -290,13 +324,12 @@ class DeadLetters:
             return [letter_in(row) for row in rows]
 
 
-def new_letter(*, item: str, row_key: str | None = None, **fields: Any) -> DeadLetter:
-    """Return a letter about ``item``, its row key made from the item and the moment of the last failure."""
-    key = row_key or dead_letter_key(item, fields["last_failure_at"])
-    return DeadLetter(row_key=key, item_id=item, **fields)
+def pending(letter: NewLetter) -> DeadLetter:
+    """Return a letter as a table is to have it."""
+    return letter if isinstance(letter, DeadLetter) else DeadLetter(**asdict(letter))
 
 
-def kept_apart(letter: DeadLetter, there: DeadLetter) -> DeadLetter | None:
+def kept_apart(letter: NewLetter, there: DeadLetter) -> NewLetter | None:
     """Return a letter under a key of its own whose key another application's letter has; None if it is the same one.
 
     The key has the message's id and its time, and two applications may give each other's messages the same of both.
@@ -321,45 +354,14 @@ def is_pending(letter: DeadLetter) -> bool:
     return letter.status is LetterStatus.PENDING
 
 
-def check_settlable(letter: DeadLetter, *, despite_retry: bool = False) -> None:
-    """Check that a person may settle a letter.
-
-    Raises:
-        Conflict: it is no longer Pending, or a retry of it was begun.
-    """
-    if has_begun_retry(letter) and not despite_retry:
-        raise Conflict(f"{state_of(letter)}; nothing was changed. {SETTLED_BY_FORCE}")
-
-
-def check_reopenable(letter: DeadLetter, *, despite_retry: bool = False) -> None:
-    """Check that a person may make a letter Pending again.
-
-    Raises:
-        Conflict: it is not settled, or it was put back.
-    """
-    if letter.status not in SETTLED_BY_HAND:
+def _check_reopenable(letter: DeadLetter, *, despite_retry: bool) -> None:
+    if letter.status not in (LetterStatus.RESOLVED, LetterStatus.EXPIRED):
         raise Conflict(f"{state_of(letter)}, not settled; nothing was changed.")
     if letter.retried_as is not None and not despite_retry:
         raise Conflict(
             f"{state_of(letter)}: it was put back as '{letter.retried_as}', which has an end of its own; nothing was "
             "changed. If that message is lost, use 'holdfast dlq reopen --force' (over HTTP: \"force\")."
         )
-
-
-def reopening_details(letter: DeadLetter, notes: str) -> dict[str, object]:
-    """Return what the audit says about a letter that a person reopens: also what it said of its settling."""
-    was = {name: getattr(letter, name) for name in ("resolution_notes", "resolved_by", "retried_as")}
-    return {
-        "notes": legible_notes(notes),
-        "was": letter.status.value,
-        **{key: value for key, value in was.items() if value},
-    }
-
-
-def settling_details(letter: DeadLetter, notes: str) -> dict[str, object]:
-    """Return what the audit says about a letter that a person settles: also of a retry that was overruled."""
-    retry = {} if letter.retry_message_id is None else {"despite_retry_as": letter.retry_message_id}
-    return {"notes": legible_notes(notes), **retry}
 
 
 def check_age(older_than_days: float) -> None:
@@ -423,6 +425,12 @@ def _set_held(connection: Connection, letter: DeadLetter, values: Mapping[str, o
     connection.execute(update(dead_letters_table).where(_named(letter.engine, letter.row_key)).values(values))
 
 
+def _decided_columns(connection: Connection, decision: Decision) -> dict[str, object]:
+    if decision.is_reopening:
+        return {"status": LetterStatus.PENDING.value, **dict.fromkeys(SETTLED_FIELDS)}
+    return settled_columns(connection, decision.status, legible_notes(decision.notes), decision.actor)
+
+
 def settled_columns(connection: Connection, status: LetterStatus, notes: str, actor: str) -> dict[str, object]:
     """Return the columns of a letter that is settled now."""
     return {
@@ -433,7 +441,7 @@ def settled_columns(connection: Connection, status: LetterStatus, notes: str, ac
     }
 
 
-def check_letter_ids(letter: DeadLetter) -> None:
+def check_letter_ids(letter: NewLetter) -> None:
     """Check what a letter is looked up by.
 
     Raises:
@@ -443,7 +451,7 @@ def check_letter_ids(letter: DeadLetter) -> None:
     check_fits(letter.engine, **{name: getattr(letter, name) for name in names})
 
 
-def _check(letter: DeadLetter) -> None:
+def _check(letter: NewLetter) -> None:
     check_letter_ids(letter)
     if not 0 < len(letter.row_key) <= LONGEST_KEY:
         raise ConfigurationError(
@@ -451,27 +459,6 @@ def _check(letter: DeadLetter) -> None:
         )
 
 
-def _row_of(letter: DeadLetter) -> dict[str, Any]:
-    values = asdict(letter)
-    traceback = values.pop("traceback")
-    return {
-        **values,
-        "status": letter.status.value,
-        "original_message": kept(letter.original_message),
-        "error_message": legible(failure_text(letter.error_message, traceback)),
-    }
-
-
 def letter_in(row: Row[Any]) -> DeadLetter:
     """Return the letter in a row."""
-    values = dict(row._mapping)
-    try:
-        status = LetterStatus(values.pop("status"))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"The dead letter '{values['row_key']}' has an unknown status ({error}). It was written by a newer "
-            "version: upgrade."
-        ) from error
-    words, traceback = failure_parts(values.pop("error_message"))
-    message = given(values.pop("original_message"))
-    return DeadLetter(status=status, original_message=message, error_message=words, traceback=traceback, **values)
+    return DeadLetter(**LETTERS.fields_in(row))

@@ -5,7 +5,7 @@ Jobs write theirs in the statement that ends the attempt; other workloads add th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -14,14 +14,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Row, and_, func, insert, or_, select
 from sqlalchemy.engine import Connection, Engine
 
-from ..core.errors import ConfigurationError
 from .column_limits import check_fits
 from .database import reading, translated
-from .failure_text import failure_parts, failure_text
-from .filters import RecordFilter, conditions, is_wanted
+from .filters import RecordFilter
+from .record_kind import RecordKind
 from .row_keys import history_key
 from .schema import PUBLISHER, history_table
-from .storable_text import given, kept, legible
 from .times import database_time
 
 _MOST_OF_ONE_ITEM = 1000
@@ -109,12 +107,13 @@ class HistoryFilter(RecordFilter):
     operation: str | None = None
 
 
-_STORED: Sequence[tuple[str, Callable[[Any], object]]] = (
-    ("status", lambda status: HistoryStatus(status).value),
-    ("duration_ms", lambda duration_ms: max(0, duration_ms)),
-    ("input", kept),
-    ("output", kept),
-    ("error", legible),
+ENTRIES = RecordKind(
+    "History entry {id}",
+    history_table,
+    HistoryStatus,
+    moment="created_at",
+    error="error",
+    exact_texts=("input", "output"),
 )
 
 
@@ -149,14 +148,9 @@ class History:
                 statement = insert(history_table).values(created_at=database_time(connection.dialect))
                 connection.execute(statement, rows)
 
-    def of_correlation(
-        self, engine_name: str, correlation_id: str, operation: str | None = None, application: str | None = None
-    ) -> list[HistoryEntry]:
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         """Return what one engine did for one piece of business, oldest first; at most the first 1,000."""
-        wanted = HistoryFilter(
-            engine=engine_name, operation=operation, correlation_id=correlation_id, application=application
-        )
-        return self._in_order(and_(*entry_conditions(wanted)))
+        return self._in_order(and_(*ENTRIES.conditions(wanted)))
 
     def succeeded_of(self, keys: Collection[SuccessKey], connection: Connection | None = None) -> set[SuccessKey]:
         """Return those of the keys that have a success, by one query."""
@@ -192,14 +186,9 @@ class History:
 def history_row(entry: NewEntry) -> dict[str, Any]:
     """Return the columns of an entry, checked, but for when it was created."""
     check_entry_ids(entry)
-    row = entry._asdict()
+    row = ENTRIES.row_of(entry._asdict())
     del row["created_at"]
-    traceback = row.pop("traceback")
-    if entry.error is not None:
-        row["error"] = failure_text(entry.error, traceback)
-    for name, stored in _STORED:
-        if row[name] is not None:
-            row[name] = stored(row[name])
+    row["duration_ms"] = max(0, entry.duration_ms)
     return row
 
 
@@ -213,33 +202,11 @@ def check_entry_ids(entry: NewEntry | HistoryEntry) -> None:
     check_fits(entry.engine, operation=entry.operation, **ids)
 
 
-def entry_conditions(wanted: HistoryFilter) -> Iterator[ColumnElement[bool]]:
-    """Yield what holds for the entries that are wanted."""
-    return conditions(wanted, history_table, moment="created_at", error="error")
-
-
 def successes_of(key: SuccessKey) -> HistoryFilter:
     """Return what asks for the successes of a key."""
     return HistoryFilter(**key._asdict(), status=HistoryStatus.SUCCEEDED)
 
 
-def is_entry_wanted(entry: HistoryEntry, wanted: HistoryFilter) -> bool:
-    """Return whether an entry fits everything that is asked for."""
-    return is_wanted(entry, wanted, moment="created_at", error="error")
-
-
 def entry_in(row: Row[Any]) -> HistoryEntry:
     """Return the entry in a row."""
-    values = dict(row._mapping)
-    for name in ("input", "output"):
-        if values[name] is not None:
-            values[name] = given(values[name])
-    if values["error"] is not None:
-        values["error"], values["traceback"] = failure_parts(values["error"])
-    try:
-        status = HistoryStatus(values.pop("status"))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"History entry {values['id']} has an unknown status ({error}). It was written by a newer version: upgrade."
-        ) from error
-    return HistoryEntry(status=status, **values)
+    return HistoryEntry(**ENTRIES.fields_in(row))

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from ..core.moments_ahead import lies_ahead
-from .dead_letters import DeadLetter, LetterFilter, LetterStatus
-from .history import HistoryEntry, HistoryFilter, NewEntry
+from .dead_letters import DeadLetter, Decision, LetterFilter, LetterStatus, NewLetter
+from .history import HistoryEntry, HistoryFilter, NewEntry, SuccessKey, successes_of
 from .paging import DEFAULT_LIMIT, Page
 from .retention import RETENTION_DAYS
 
@@ -26,7 +26,11 @@ EVERY_ENTRY = HistoryFilter()
 class LetterTable(Protocol):
     """Dead letters. A letter leaves Pending once: of two who change it at a time, one gets ``Conflict``."""
 
-    def add(self, letter: DeadLetter) -> bool:
+    def now(self) -> datetime:
+        """Return the present time as the table sees it, which decides what is old."""
+        ...
+
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already, and then nothing is changed.
 
         Raises:
@@ -55,39 +59,36 @@ class LetterTable(Protocol):
         """Return how many letters are wanted; None where that would mean to read them all."""
         ...
 
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided, and return it.
+
+        Raises:
+            NotFoundError: there is no such letter.
+            Conflict: it is in no state for that: to be settled it must be Pending and without a retry that was begun,
+                to be reopened it must be settled and not put back. Nothing was changed.
+            ConfigurationError: the notes are too long; nothing was changed.
+        """
+        ...
+
+    def settle(
+        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
+    ) -> DeadLetter:
+        """Give a letter another status as an operator decided; see ``decide`` and ``Decision``."""
+        return self.decide(Decision(engine, row_key, status, notes, actor, despite_retry))
+
     def resolve(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Mark a Pending letter as dealt with; see ``settle``."""
+        """Mark a Pending letter as dealt with; see ``decide``."""
         return self.settle(engine, row_key, LetterStatus.RESOLVED, notes, actor, despite_retry=despite_retry)
 
     def expire_one(
         self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False
     ) -> DeadLetter:
-        """Give up on one Pending letter; see ``settle``."""
+        """Give up on one Pending letter; see ``decide``."""
         return self.settle(engine, row_key, LetterStatus.EXPIRED, notes, actor, despite_retry=despite_retry)
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter as a person decided, and return it.
-
-        ``despite_retry`` is for a retry that was begun and can never be finished: its message may be in the queue.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is no longer Pending, or a retry of it was begun; nothing was changed.
-        """
-        ...
-
     def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again, and return it: nobody has resolved it, and no retry of it was begun.
-
-        ``despite_retry`` is for a letter that was put back, and whose message is lost: another may still be executed.
-
-        Raises:
-            NotFoundError: there is no such letter.
-            Conflict: it is not settled, or it was put back; nothing was changed.
-        """
-        ...
+        """Make a settled letter Pending again; see ``decide``."""
+        return self.settle(engine, row_key, LetterStatus.PENDING, notes, actor, despite_retry=despite_retry)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on Pending letters that failed longer ago than that; return how many. Retries begun are left alone.
@@ -124,18 +125,13 @@ class LetterTable(Protocol):
         self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
     ) -> Page[DeadLetter]:
         """Return Pending letters whose retry was begun at least so long ago, paged like ``page``."""
-        ...
-
-    def unfinished_before(
-        self, now: datetime, older_than_seconds: float, limit: int, after: str | None
-    ) -> Page[DeadLetter]:
-        """Return what ``unfinished_retries`` does, by the present time of the table."""
-        found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
+        now = self.now()
         until = now - timedelta(seconds=older_than_seconds)
 
         def is_old(begun_at: datetime | None) -> bool:
             return begun_at is None or begun_at <= until or lies_ahead(begun_at, now)
 
+        found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
         return Page([letter for letter in found.items if is_old(letter.retry_begun_at)], found.continuation_token)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
@@ -174,6 +170,14 @@ class HistoryTable(Protocol):
         """
         ...
 
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first; at most the first 1,000."""
+        ...
+
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry about one piece of business that is wanted; None when there is none."""
+        ...
+
     def succeeded(
         self, engine: str, operation: str, correlation_id: str, application: str | None = None
     ) -> HistoryEntry | None:
@@ -181,13 +185,16 @@ class HistoryTable(Protocol):
 
         With an ``application`` those of others do not count; those that tell none do.
         """
-        ...
+        return self.last(successes_of(SuccessKey(engine, operation, correlation_id, application)))
 
     def of_correlation(
         self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
     ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first; at most the first 1,000."""
-        ...
+        """Return what an engine did for one piece of business; see ``in_order``."""
+        wanted = HistoryFilter(
+            engine=engine, operation=operation, correlation_id=correlation_id, application=application
+        )
+        return self.in_order(wanted)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget entries older than that; return how many.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, select, tuple_, update
@@ -13,12 +14,14 @@ from ..core.key_text import is_plain
 from . import audit, retention
 from .database import changing, reading
 from .dead_letters import (
+    DECIDED,
     NEWEST_FIRST,
-    SETTLED_BY_HAND,
     DeadLetter,
     DeadLetters,
+    Decision,
     LetterFilter,
     LetterStatus,
+    NewLetter,
     check_age,
     expiry_notes,
     letter_conditions,
@@ -28,14 +31,12 @@ from .dead_letters import (
 )
 from .filters import can_match
 from .history import (
+    ENTRIES,
     History,
     HistoryEntry,
     HistoryFilter,
     NewEntry,
-    SuccessKey,
-    entry_conditions,
     entry_in,
-    successes_of,
 )
 from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
 from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
@@ -53,13 +54,18 @@ _entries = history_table.c
 
 
 class SqlLetterTable(LetterTable):
-    """A ``LetterTable`` in a database. Pages begin with the last failure; every change by hand is audited."""
+    """A ``LetterTable`` in a database. Pages begin with the last failure; every change by an operator is audited."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._letters = DeadLetters(engine)
 
-    def add(self, letter: DeadLetter) -> bool:
+    def now(self) -> datetime:
+        """Return the database's time."""
+        with reading(self._engine) as connection:
+            return database_now(connection)
+
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
         with changing(self._engine) as connection:
             return self._letters.add(connection, letter)
@@ -87,26 +93,11 @@ class SqlLetterTable(LetterTable):
         with reading(self._engine) as connection:
             return int(connection.execute(query).scalar_one())
 
-    def settle(
-        self,
-        engine: str,
-        row_key: str,
-        status: LetterStatus,
-        notes: str,
-        actor: str,
-        *,
-        despite_retry: bool = False,
-    ) -> DeadLetter:
-        """Settle a Pending letter."""
-        _check_key(engine, row_key)
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided."""
+        _check_key(decision.engine, decision.row_key)
         with changing(self._engine) as connection:
-            return self._letters.settle(connection, engine, row_key, status, notes, actor, despite_retry=despite_retry)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again."""
-        _check_key(engine, row_key)
-        with changing(self._engine) as connection:
-            return self._letters.reopen(connection, engine, row_key, notes, actor, despite_retry=despite_retry)
+            return self._letters.decide(connection, decision)
 
     def expire(self, older_than_days: float, engine: str | None = None, *, actor: str) -> int:
         """Give up on old Pending letters, all of them or none."""
@@ -119,7 +110,7 @@ class SqlLetterTable(LetterTable):
             expired = connection.execute(pending.values(values)).rowcount
             if expired:
                 details = {"older_than_days": older_than_days, "expired": expired}
-                action = SETTLED_BY_HAND[LetterStatus.EXPIRED]
+                action = DECIDED[LetterStatus.EXPIRED]
                 audit.record(connection, actor, action, engine or "every engine", details)
         return expired
 
@@ -134,13 +125,6 @@ class SqlLetterTable(LetterTable):
         _check_key(engine, row_key)
         with changing(self._engine) as connection:
             return self._letters.finish_retry(connection, engine, row_key, message_id)
-
-    def unfinished_retries(
-        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return Pending letters whose retry was begun at least so long ago."""
-        with reading(self._engine) as connection:
-            return self.unfinished_before(database_now(connection), older_than_seconds, limit, after)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget settled letters, in batches."""
@@ -180,29 +164,23 @@ class SqlHistoryTable(HistoryTable):
         """Return entries, the newest first."""
         if not can_match(wanted):
             return Page([], None)
-        query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
+        query = select(history_table).where(*ENTRIES.conditions(wanted)).order_by(_entries.id.desc())
         if after is not None:
             query = query.where(_entries.id < position_in(_HISTORY, after, [int])[0])
         return _page(self._engine, query, limit, entry_in, lambda entry: token_of(_HISTORY, entry.id))
 
-    def succeeded(
-        self, engine: str, operation: str, correlation_id: str, application: str | None = None
-    ) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business."""
-        wanted = successes_of(SuccessKey(engine, operation, correlation_id, application))
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first."""
+        return self._history.in_order(wanted) if can_match(wanted) else []
+
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry that is wanted."""
         if not can_match(wanted):
             return None
-        query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
+        query = select(history_table).where(*ENTRIES.conditions(wanted)).order_by(_entries.id.desc())
         with reading(self._engine) as connection:
             row = connection.execute(query.limit(1)).one_or_none()
         return None if row is None else entry_in(row)
-
-    def of_correlation(
-        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
-    ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first."""
-        is_possible = is_plain(engine + correlation_id + (operation or ""))
-        return self._history.of_correlation(engine, correlation_id, operation, application) if is_possible else []
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget old entries, in batches."""

@@ -15,7 +15,7 @@ from holdfast.engines.operations.protocol import OperationFailed
 from holdfast.engines.ports import Ended
 from holdfast.engines.runner import Outcome
 from holdfast.jobs.model import Claim, Settled, WorkerId
-from holdfast.records.dead_letters import DeadLetter
+from holdfast.records.dead_letters import NewLetter
 from tests.engines.places import Bench, Place
 
 AZURE = [pytest.param("azure", marks=pytest.mark.component("azurite"))]
@@ -117,7 +117,7 @@ def test_1_7_a_dead_letter_whose_answer_is_lost_is_written_once(bench: Bench, ha
     message = bench.next(driven.queue)
     bury = driven.records.bury
 
-    def lose(letter: DeadLetter) -> None:
+    def lose(letter: NewLetter) -> None:
         if has_landed:
             bury(letter)
         raise Ambiguous("The answer was lost.")

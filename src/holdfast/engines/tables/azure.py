@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...core.clock import Clock
 from ...core.extras import needed
+from ...records.protocol import HistoryTable, LetterTable
 from .azure_history import AzureHistoryTable
 from .azure_letters import AzureLetterTable
 from .azure_table import AzureTable
@@ -40,8 +41,8 @@ class AzureTables:
             AzureTable(service.get_table_client(name), timeout_seconds=timeout_seconds, clock=clock)
             for name in (self.tables.dlq_table_name, self.tables.history_table_name)
         ]
-        self.letters = AzureLetterTable(self._tables[0])
-        self.history = AzureHistoryTable(self._tables[1])
+        self.letters: LetterTable = AzureLetterTable(self._tables[0])
+        self.history: HistoryTable = AzureHistoryTable(self._tables[1])
 
     def make(self) -> None:
         """Create the tables that are missing."""

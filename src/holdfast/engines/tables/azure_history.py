@@ -6,13 +6,11 @@ from ...core.clock import new_id
 from ...core.errors import Unavailable
 from ...records.filters import can_match
 from ...records.history import (
+    ENTRIES,
     HistoryEntry,
     HistoryFilter,
     HistoryStatus,
     NewEntry,
-    SuccessKey,
-    is_entry_wanted,
-    successes_of,
 )
 from ...records.paging import DEFAULT_LIMIT, Page
 from ...records.protocol import EVERY_ENTRY, HistoryTable
@@ -64,25 +62,17 @@ class AzureHistoryTable(HistoryTable):
         if not can_match(wanted):
             return Page([], None)
         listing: Listing[HistoryEntry, HistoryFilter] = Listing(
-            "history", wanted, _comparisons(wanted), listed_entry_in, is_entry_wanted
+            "history", wanted, _comparisons(wanted), listed_entry_in, ENTRIES.is_wanted
         )
         return listing.page(self._table, limit, after)
 
-    def succeeded(
-        self, engine: str, operation: str, correlation_id: str, application: str | None = None
-    ) -> HistoryEntry | None:
-        """Return the last success of an operation for one piece of business."""
-        found = self._in_order(successes_of(SuccessKey(engine, operation, correlation_id, application)))
-        return found[-1] if found else None
-
-    def of_correlation(
-        self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
-    ) -> list[HistoryEntry]:
-        """Return what an engine did for one piece of business, oldest first."""
-        wanted = HistoryFilter(
-            engine=engine, operation=operation, correlation_id=correlation_id, application=application
-        )
+    def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
+        """Return what one engine did for one piece of business, oldest first."""
         return self._in_order(wanted)[:_MOST_OF_ONE_CORRELATION]
+
+    def last(self, wanted: HistoryFilter) -> HistoryEntry | None:
+        """Return the last entry that is wanted."""
+        return next(reversed(self._in_order(wanted)), None)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget old entries."""
@@ -97,7 +87,7 @@ class AzureHistoryTable(HistoryTable):
         partition = ("PartitionKey", "eq", partition_of(wanted.engine or ""))
         for row in self._table.rows(Condition.all_of([partition, *_comparisons(wanted)])):
             entry = listed_entry_in(row)
-            if is_entry_wanted(entry, wanted):
+            if ENTRIES.is_wanted(entry, wanted):
                 found.append((row.metadata["timestamp"] or EARLIEST, entry.created_at, entry.key, entry))
         return [entry for *_, entry in sorted(found, key=lambda each: each[:3])]
 

@@ -12,12 +12,13 @@ from ...core.extras import needed
 from ...records.column_limits import check_fits
 from ...records.dead_letters import (
     RETRIED,
+    SETTLED_FIELDS,
     DeadLetter,
+    Decision,
     LetterFilter,
     LetterStatus,
+    NewLetter,
     check_age,
-    check_reopenable,
-    check_settlable,
     expiry_notes,
     has_begun_retry,
     has_finished_retry,
@@ -25,6 +26,7 @@ from ...records.dead_letters import (
     is_retried_as,
     kept_apart,
     no_such_letter,
+    pending,
     state_of,
 )
 from ...records.filters import can_match
@@ -34,7 +36,7 @@ from ...records.retention import RETENTION_DAYS, check_days
 from ...records.schema import ID_LENGTH
 from ...records.storable_text import legible, legible_notes
 from ...records.times import days_before
-from .azure_rows import letter_in, letter_row, listed_letter_in, partition_of
+from .azure_rows import LETTER_FIELDS, letter_in, letter_row, listed_letter_in, partition_of
 from .azure_table import EARLIEST, IS_NOT, AzureTable, Comparison, Condition, is_before
 from .listing import Listing, between
 from .long_texts import properties_of, with_texts
@@ -42,7 +44,7 @@ from .long_texts import properties_of, with_texts
 with needed("Engine tables in Azure need azure-data-tables", "azure"):
     from azure.data.tables import TableEntity
 
-_SETTLED_PROPERTIES = ("ResolvedAtUtc", "ResolvedBy", "RetriedAs", "RetryMessageId", "RetryBegunAtUtc", "RetryBegunBy")
+_SETTLED_PROPERTIES = [name for name, (field, _) in LETTER_FIELDS.items() if field in SETTLED_FIELDS]
 
 
 class AzureLetterTable(LetterTable):
@@ -58,9 +60,9 @@ class AzureLetterTable(LetterTable):
         """Return the present time as the table sees it."""
         return self._table.now()
 
-    def add(self, letter: DeadLetter) -> bool:
+    def add(self, letter: NewLetter) -> bool:
         """Add a letter; False when its key is there already."""
-        if self._table.add(letter_row(letter)):
+        if self._table.add(letter_row(pending(letter))):
             return True
         there = self.get(letter.engine, letter.row_key)
         apart = None if there is None else kept_apart(letter, there)
@@ -84,20 +86,14 @@ class AzureLetterTable(LetterTable):
         """Return None: an Azure table can only be counted by reading it."""
         return None
 
-    def settle(
-        self, engine: str, row_key: str, status: LetterStatus, notes: str, actor: str, *, despite_retry: bool = False
-    ) -> DeadLetter:
-        """Settle a Pending letter."""
-        row, letter = self._there(engine, row_key)
-        check_settlable(letter, despite_retry=despite_retry)
-        return self._settled(row, status, notes, actor)
-
-    def reopen(self, engine: str, row_key: str, notes: str, actor: str, *, despite_retry: bool = False) -> DeadLetter:
-        """Make a settled letter Pending again. Who did so is not in the row any more: only an audit tells it."""
-        legible_notes(notes)
-        row, letter = self._there(engine, row_key)
-        check_reopenable(letter, despite_retry=despite_retry)
-        without = [*_SETTLED_PROPERTIES, *properties_of(row, "ResolutionNotes")]
+    def decide(self, decision: Decision) -> DeadLetter:
+        """Do with a letter what an operator decided. Who reopened one is not in its row: only an audit tells it."""
+        row, letter = self._there(decision.engine, decision.row_key)
+        decision.check(letter)
+        notes = legible_notes(decision.notes)
+        if not decision.is_reopening:
+            return self._settled(row, decision.status, notes, decision.actor)
+        without = [name for text in _SETTLED_PROPERTIES for name in properties_of(row, text)]
         with self._refusing(row):
             return letter_in(self._table.change_without(row, {"Status": LetterStatus.PENDING.value}, without))
 
@@ -154,12 +150,6 @@ class AzureLetterTable(LetterTable):
                 raise
             return letter
 
-    def unfinished_retries(
-        self, older_than_seconds: float = 0.0, limit: int = DEFAULT_LIMIT, after: str | None = None
-    ) -> Page[DeadLetter]:
-        """Return Pending letters whose retry was begun at least so long ago."""
-        return self.unfinished_before(self._table.now(), older_than_seconds, limit, after)
-
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget settled letters."""
         check_days(retention_days)
@@ -186,9 +176,7 @@ class AzureLetterTable(LetterTable):
             **others,
         }
         what = f"The dead letter '{row['RowKey']}' with these notes"
-        return self._changed(
-            row, with_texts(short, {"ResolutionNotes": legible_notes(notes)}, what, beside=row, reserved_bytes=0)
-        )
+        return self._changed(row, with_texts(short, {"ResolutionNotes": notes}, what, beside=row, reserved_bytes=0))
 
     def _changed(self, row: TableEntity, changes: Mapping[str, Any]) -> DeadLetter:
         with self._refusing(row):

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from enum import StrEnum
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from ...core.errors import ConfigurationError
 from ...core.extras import needed
@@ -27,6 +29,7 @@ with needed("Engine tables in Azure need azure-data-tables", "azure"):
     from azure.data.tables import EdmType, EntityProperty, TableEntity
 
 _TextIn = Callable[[TableEntity, str], str | None]
+_Status = TypeVar("_Status", bound=StrEnum)
 _MOST_INT32 = 2**31 - 1
 _MOST_INT64 = 2**63 - 1
 
@@ -59,33 +62,7 @@ def letter_row(letter: DeadLetter) -> dict[str, Any]:
         raise ConfigurationError(
             f"{letter.row_key[:40]!r} cannot be a row key in an Azure table. Make it with 'dead_letter_key'."
         )
-    short = {
-        "PartitionKey": partition_of(letter.engine),
-        "RowKey": letter.row_key,
-        "Engine": letter.engine,
-        "InstanceId": letter.instance_id,
-        "OriginalQueue": letter.original_queue,
-        "DequeueCount": min(letter.dequeue_count, _MOST_INT32),
-        "FirstFailureAtUtc": table_moment(letter.first_failure_at),
-        "LastFailureAtUtc": table_moment(letter.last_failure_at),
-        "Status": letter.status.value,
-        "ResolvedAtUtc": _moment_or_none(letter.resolved_at),
-        "ResolvedBy": letter.resolved_by,
-        "CorrelationId": letter.correlation_id,
-        "ItemId": letter.item_id,
-        "RetriedAs": letter.retried_as,
-        "RetryMessageId": letter.retry_message_id,
-        "RetryBegunAtUtc": _moment_or_none(letter.retry_begun_at),
-        "RetryBegunBy": letter.retry_begun_by,
-        "Application": letter.application,
-    }
-    texts = {
-        "OriginalMessage": kept(letter.original_message),
-        "ErrorMessage": legible(letter.error_message),
-        "Traceback": None if letter.traceback is None else legible(letter.traceback),
-        "ResolutionNotes": None if letter.resolution_notes is None else legible(letter.resolution_notes),
-    }
-    return with_texts(_without_none(short), texts, f"The dead letter '{letter.row_key}'")
+    return _row_of(letter, LETTER_FIELDS, f"The dead letter '{letter.row_key}'")
 
 
 def listed_letter_in(row: TableEntity) -> DeadLetter:
@@ -100,29 +77,9 @@ def letter_in(row: TableEntity, text_in: _TextIn = text_in) -> DeadLetter:
         ConfigurationError: a part of a text is missing.
     """
     last_failure_at = _moment(row, "LastFailureAtUtc") or _written_at(row)
-    return DeadLetter(
-        engine=_text(row, "Engine") or row["PartitionKey"],
-        row_key=row["RowKey"],
-        instance_id=_text(row, "InstanceId") or PUBLISHER,
-        original_queue=_text(row, "OriginalQueue") or "",
-        original_message=given(text_in(row, "OriginalMessage") or ""),
-        error_message=text_in(row, "ErrorMessage") or "",
-        traceback=text_in(row, "Traceback"),
-        dequeue_count=_number(row, "DequeueCount") or 0,
-        first_failure_at=_moment(row, "FirstFailureAtUtc") or last_failure_at,
-        last_failure_at=last_failure_at,
-        status=_letter_status(row),
-        resolution_notes=text_in(row, "ResolutionNotes"),
-        resolved_at=_moment(row, "ResolvedAtUtc"),
-        resolved_by=_text(row, "ResolvedBy"),
-        correlation_id=_text(row, "CorrelationId") or "",
-        item_id=_text(row, "ItemId"),
-        retried_as=_text(row, "RetriedAs"),
-        retry_message_id=_text(row, "RetryMessageId"),
-        retry_begun_at=_moment(row, "RetryBegunAtUtc"),
-        retry_begun_by=_text(row, "RetryBegunBy"),
-        application=_text(row, "Application"),
-    )
+    missing = {"original_queue": "", "original_message": "", "error_message": "", "dequeue_count": 0}
+    moments = {"first_failure_at": last_failure_at, "last_failure_at": last_failure_at}
+    return DeadLetter(row_key=row["RowKey"], **_fields_in(row, LETTER_FIELDS, text_in, missing | moments))
 
 
 def entry_row(entry: KeyedEntry) -> dict[str, Any]:
@@ -132,28 +89,7 @@ def entry_row(entry: KeyedEntry) -> dict[str, Any]:
         ConfigurationError: an id cannot be one of a row, or the entry is too large for one.
     """
     check_entry_ids(entry)
-    short = {
-        "PartitionKey": partition_of(entry.engine),
-        "RowKey": entry.key,
-        "Engine": entry.engine,
-        "InstanceId": entry.instance_id,
-        "Operation": entry.operation,
-        "Status": entry.status.value,
-        "DurationMs": _long(entry.duration_ms),
-        "CreatedAtUtc": table_moment(entry.created_at),
-        "CorrelationId": entry.correlation_id,
-        "EntryId": _long(entry.id),
-        "ItemId": entry.item_id,
-        "Attempt": None if entry.attempt is None else min(entry.attempt, _MOST_INT32),
-        "Application": entry.application,
-    }
-    texts = {
-        "Input": None if entry.input is None else kept(entry.input),
-        "Output": None if entry.output is None else kept(entry.output),
-        "Error": None if entry.error is None else legible(entry.error),
-        "Traceback": None if entry.traceback is None else legible(entry.traceback),
-    }
-    return with_texts(_without_none(short), texts, f"The history entry '{entry.key}'")
+    return _row_of(entry, _ENTRY_FIELDS, f"The history entry '{entry.key}'")
 
 
 def listed_entry_in(row: TableEntity) -> KeyedEntry:
@@ -167,25 +103,30 @@ def entry_in(row: TableEntity, text_in: _TextIn = text_in) -> KeyedEntry:
     Raises:
         ConfigurationError: a part of a text is missing.
     """
-    put_in, put_out = text_in(row, "Input"), text_in(row, "Output")
-    return KeyedEntry(
-        key=row["RowKey"],
-        id=_number(row, "EntryId") or 0,
-        engine=_text(row, "Engine") or row["PartitionKey"],
-        instance_id=_text(row, "InstanceId") or PUBLISHER,
-        operation=_text(row, "Operation") or "",
-        status=_entry_status(row),
-        duration_ms=_number(row, "DurationMs") or 0,
-        input=None if put_in is None else given(put_in),
-        output=None if put_out is None else given(put_out),
-        error=text_in(row, "Error"),
-        traceback=text_in(row, "Traceback"),
-        created_at=_moment(row, "CreatedAtUtc") or _written_at(row),
-        correlation_id=_text(row, "CorrelationId") or "",
-        item_id=_text(row, "ItemId"),
-        attempt=_number(row, "Attempt"),
-        application=_text(row, "Application"),
-    )
+    missing = {"id": 0, "operation": "", "duration_ms": 0, "created_at": _written_at(row)}
+    return KeyedEntry(key=row["RowKey"], **_fields_in(row, _ENTRY_FIELDS, text_in, missing))
+
+
+def _row_of(record: DeadLetter | KeyedEntry, fields: _Fields, what: str) -> dict[str, Any]:
+    values = {name: getattr(record, field) for name, (field, _) in fields.items()}
+    written = {name: fields[name][1].write(value) for name, value in values.items() if value is not None}
+    texts = {name: str(written.pop(name)) for name, (_, form) in fields.items() if form.is_long and name in written}
+    keys = {"PartitionKey": partition_of(record.engine), "RowKey": record.row_key}
+    return with_texts(keys | written, texts, what)
+
+
+def _fields_in(row: TableEntity, fields: _Fields, text_in: _TextIn, missing: Mapping[str, object]) -> dict[str, Any]:
+    """Return the fields of a record, and what stands for those that its row does not have."""
+    found = {field: _read(row, name, form, text_in) for name, (field, form) in fields.items()}
+    missing = {"engine": row["PartitionKey"], "instance_id": PUBLISHER, "correlation_id": "", **missing}
+    return {**found, **{field: found[field] or value for field, value in missing.items()}}
+
+
+def _read(row: TableEntity, name: str, form: _Form, text_in: _TextIn) -> object:
+    if not form.is_long:
+        return form.read(row, name)
+    text = text_in(row, name)
+    return None if text is None else form.read(text)
 
 
 def table_moment(moment: datetime) -> datetime:
@@ -198,14 +139,6 @@ def table_moment(moment: datetime) -> datetime:
     if in_utc < EARLIEST:
         raise ConfigurationError(f"The time {moment.isoformat()} is before 1601, and Azure tables keep none such.")
     return in_utc
-
-
-def _moment_or_none(moment: datetime | None) -> datetime | None:
-    return None if moment is None else table_moment(moment)
-
-
-def _without_none(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in properties.items() if value is not None}
 
 
 def _long(number: int) -> EntityProperty:
@@ -244,14 +177,64 @@ def _written_at(row: TableEntity) -> datetime:
     return _moment(row.metadata, "timestamp") or EARLIEST
 
 
-def _letter_status(row: TableEntity) -> LetterStatus:
+def _letter_status(row: TableEntity, name: str) -> LetterStatus:
     """Return a letter's status. One that we do not know is not taken for Pending: nobody here may change it."""
-    written = _text(row, "Status")
-    if written is None:
-        return LetterStatus.PENDING
-    return LetterStatus(written) if written in set(LetterStatus) else LetterStatus.UNKNOWN
+    return LetterStatus.PENDING if _text(row, name) is None else _status(LetterStatus, row, name)
 
 
-def _entry_status(row: TableEntity) -> HistoryStatus:
-    written = _text(row, "Status")
-    return HistoryStatus(written) if written in set(HistoryStatus) else HistoryStatus.UNKNOWN
+def _status(statuses: type[_Status], row: TableEntity, name: str) -> _Status:
+    written = _text(row, name)
+    return statuses(written if written in set(statuses) else "Unknown")
+
+
+class _Form(NamedTuple):
+    """How a property is written and read; ``read`` takes a long text itself, of anything else row and name."""
+
+    write: Callable[[Any], object]
+    read: Callable[..., object]
+    is_long: bool = False
+
+
+_TEXT = _Form(str, _text)
+_INT32 = _Form(lambda number: min(number, _MOST_INT32), _number)
+_INT64 = _Form(_long, _number)
+_MOMENT = _Form(table_moment, _moment)
+_EXACT = _Form(kept, given, is_long=True)
+_LEGIBLE = _Form(legible, str, is_long=True)
+
+_Fields = dict[str, tuple[str, _Form]]
+_OF_BOTH: _Fields = {
+    "Engine": ("engine", _TEXT),
+    "InstanceId": ("instance_id", _TEXT),
+    "CorrelationId": ("correlation_id", _TEXT),
+    "ItemId": ("item_id", _TEXT),
+    "Application": ("application", _TEXT),
+    "Traceback": ("traceback", _LEGIBLE),
+}
+LETTER_FIELDS: _Fields = _OF_BOTH | {
+    "OriginalQueue": ("original_queue", _TEXT),
+    "OriginalMessage": ("original_message", _EXACT),
+    "ErrorMessage": ("error_message", _LEGIBLE),
+    "DequeueCount": ("dequeue_count", _INT32),
+    "FirstFailureAtUtc": ("first_failure_at", _MOMENT),
+    "LastFailureAtUtc": ("last_failure_at", _MOMENT),
+    "Status": ("status", _Form(str, _letter_status)),
+    "ResolutionNotes": ("resolution_notes", _LEGIBLE),
+    "ResolvedAtUtc": ("resolved_at", _MOMENT),
+    "ResolvedBy": ("resolved_by", _TEXT),
+    "RetriedAs": ("retried_as", _TEXT),
+    "RetryMessageId": ("retry_message_id", _TEXT),
+    "RetryBegunAtUtc": ("retry_begun_at", _MOMENT),
+    "RetryBegunBy": ("retry_begun_by", _TEXT),
+}
+_ENTRY_FIELDS: _Fields = _OF_BOTH | {
+    "EntryId": ("id", _INT64),
+    "Operation": ("operation", _TEXT),
+    "Status": ("status", _Form(str, partial(_status, HistoryStatus))),
+    "DurationMs": ("duration_ms", _INT64),
+    "CreatedAtUtc": ("created_at", _MOMENT),
+    "Attempt": ("attempt", _INT32),
+    "Input": ("input", _EXACT),
+    "Output": ("output", _EXACT),
+    "Error": ("error", _LEGIBLE),
+}

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 
 from sqlalchemy.engine import Engine
 
-from ...core.errors import Ambiguous, DbError, JobError, Unavailable
-from ...database.errors import PASSING, Failure, Kind, translating
+from ...core.errors import Ambiguous, DbError, JobError
+from ...database.errors import ANSWERS_WHEN_PASSING, Answer, Failure, Kind, translating
+
+_WORDS = {
+    Kind.MISSING_TABLE: "The tables of the queue are missing in {where}. Create them with 'holdfast migrate'.",
+    Kind.MISSING_COLUMN: "The tables of the queue in {where} are older than it is. Run 'holdfast migrate'.",
+    Kind.CONSTRAINT: "A rule of the queue's tables in {where} refused a change: {why}. Nothing was changed.",
+    Kind.TOO_LARGE: "{where} does not take so much at once: {why}.",
+    Kind.DENIED: "{sentence}",
+}
+_ANSWERS: dict[Kind, Answer] = ANSWERS_WHEN_PASSING | {kind: (JobError, words) for kind, words in _WORDS.items()}
 
 
 def translated(engine: Engine, *, is_commit: bool = False) -> AbstractContextManager[None]:
@@ -22,36 +32,12 @@ def translated(engine: Engine, *, is_commit: bool = False) -> AbstractContextMan
         Unavailable: nothing was written; a retry can help.
         JobError: a retry cannot help.
     """
-    return translating(engine, _at_commit if is_commit else _as_ours)
+    return translating(engine, partial(_as_ours, is_commit))
 
 
-def _at_commit(failure: Failure) -> DbError:
-    return _unanswered(failure) if failure.kind is Kind.BROKEN else _as_ours(failure)
-
-
-def _as_ours(failure: Failure) -> DbError:
-    where, why = failure.where, failure.why
-    match failure.kind:
-        case Kind.MISSING_TABLE if failure.is_ours:
-            return JobError(f"The tables of the queue are missing in {where}. Create them with 'holdfast migrate'.")
-        case Kind.MISSING_COLUMN if failure.is_ours:
-            return JobError(f"The tables of the queue in {where} are older than it is. Run 'holdfast migrate'.")
-        case Kind.CONSTRAINT if "held" in why:
-            return JobError(
-                "Another job of that topic holds the same unique key. Wait until it has ended, or cancel it."
-            )
-        case Kind.CONSTRAINT:
-            return JobError(f"A rule of the queue's tables in {where} refused a change: {why}. Nothing was changed.")
-        case Kind.TOO_LARGE:
-            return JobError(f"{where} does not take so much at once: {why}.")
-        case Kind.DENIED:
-            return JobError(failure.sentence)
-        case Kind.BROKEN if failure.was_sent:
-            return _unanswered(failure)
-        case kind if kind in PASSING:
-            return Unavailable(failure.sentence)
-    return JobError(f"The queue in {where} could not be used: {why}")
-
-
-def _unanswered(failure: Failure) -> Ambiguous:
-    return Ambiguous(f"The connection to {failure.where} broke before an answer came: {failure.why}")
+def _as_ours(is_commit: bool, failure: Failure) -> DbError:
+    if failure.kind is Kind.BROKEN and (is_commit or failure.was_sent):
+        return Ambiguous(f"The connection to {failure.where} broke before an answer came: {failure.why}")
+    if failure.kind is Kind.CONSTRAINT and "held" in failure.why:
+        return JobError("Another job of that topic holds the same unique key. Wait until it has ended, or cancel it.")
+    return failure.answered(_ANSWERS, (JobError, "The queue in {where} could not be used: {why}"))

@@ -33,8 +33,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from ...core.clock import SystemClock, new_id
-from ...core.errors import Ambiguous, Conflict, StateStoreError, Unavailable
-from ...database.errors import PASSING, Failure, Kind, translating
+from ...core.errors import Ambiguous, Conflict, DbError, StateStoreError
+from ...database.errors import ANSWERS_WHEN_PASSING, Answer, Failure, Kind, translating
 from ...database.key_collation import KEY_TABLE
 from ...database.pools import autocommit
 from ..documents import ETag, Snapshot, Written
@@ -61,6 +61,14 @@ _DATABASE_TIME: dict[str, str] = {
 
 _TIME_EVERY_SECONDS = 60.0
 _TRANSACTION_ID = {"postgresql": "CAST(pg_current_xact_id() AS text)"}
+_ANSWERS: dict[Kind, Answer] = ANSWERS_WHEN_PASSING | {
+    Kind.CONSTRAINT: (Conflict, "The state document exists already."),
+    Kind.MISSING_TABLE: (
+        StateStoreError,
+        "The table holdfast_state does not exist in {where}. Create it with 'holdfast migrate' or hf.migrate().",
+    ),
+    Kind.DENIED: (StateStoreError, "{sentence}"),
+}
 
 
 class SqlDocumentStore:
@@ -200,23 +208,10 @@ def _translated(engine: Engine, *, writes: bool = False) -> AbstractContextManag
     return translating(engine, functools.partial(_as_ours, writes))
 
 
-def _as_ours(writes: bool, failure: Failure) -> StateStoreError:
-    where, why = failure.where, failure.why
-    match failure.kind:
-        case Kind.CONSTRAINT:
-            return Conflict("The state document exists already.")
-        case Kind.MISSING_TABLE if failure.is_ours:
-            return StateStoreError(
-                f"The table holdfast_state does not exist in {where}. Create it with 'holdfast migrate' or "
-                "hf.migrate()."
-            )
-        case Kind.BROKEN if writes and isinstance(failure.error, DBAPIError):
-            return Ambiguous(f"The connection to {where} broke before a write was answered: {why}")
-        case Kind.DENIED:
-            return StateStoreError(failure.sentence)
-        case kind if kind in PASSING:
-            return Unavailable(failure.sentence)
-    return StateStoreError(f"The state in {where} could not be used: {why}")
+def _as_ours(writes: bool, failure: Failure) -> DbError:
+    if failure.kind is Kind.BROKEN and writes and isinstance(failure.error, DBAPIError):
+        return Ambiguous(f"The connection to {failure.where} broke before a write was answered: {failure.why}")
+    return failure.answered(_ANSWERS, (StateStoreError, "The state in {where} could not be used: {why}"))
 
 
 def _checked(name: str) -> str:

@@ -6,24 +6,20 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy.engine import Engine
 
-from ...core.clock import Clock
-from ...core.errors import Unavailable
-from ...records.audited import AuditedLetters
-from ...records.combined_tables import CombinedHistory, CombinedLetters
-from ...records.protocol import HistoryTable, LetterTable
-from ...records.tables import SqlHistoryTable, SqlLetterTable
-from ..registry import Registry
-from ..registry_shape import EngineTablesConfig
-
-if TYPE_CHECKING:
-    from ..azure import AzureStorage
-    from .azure import AzureTables
+from ..core.clock import Clock
+from ..core.errors import Unavailable
+from .audited import AuditedLetters
+from .combined_tables import CombinedHistory, CombinedLetters
+from .protocol import HistoryTable, LetterTable
+from .tables import SqlHistoryTable, SqlLetterTable
 
 _log = logging.getLogger("holdfast.engines")
+_Names = TypeVar("_Names", contravariant=True)
+_Config = TypeVar("_Config")
 _LOOK_SECONDS = 5.0  # names hardly ever change, and a registry in a blob is a request away
 
 
@@ -35,27 +31,46 @@ class TablePair:
     history: HistoryTable
 
 
-class TableLocations:
+class AccountTables(Protocol):
+    """Both tables of an account under the names that were asked for."""
+
+    letters: LetterTable
+    history: HistoryTable
+
+    def make(self) -> None:
+        """Create the tables that are missing."""
+        ...
+
+
+class Account(Protocol[_Names]):
+    """Where engines' tables can be, outside of the database."""
+
+    def tables(self, config: _Names, /) -> AccountTables:
+        """Return the tables that a configuration names."""
+        ...
+
+
+class TableLocations(Generic[_Config]):
     """Finds the tables. Nothing connects until they are asked for. Names that change are followed within seconds.
 
     Args:
         account: where engines' tables are; None for the database.
         database: the database of everything else, and of the audit.
-        registry: tells the names of the tables in the account.
+        config: returns what names the tables in the account now.
     """
 
     def __init__(
         self,
-        account: AzureStorage | None,
+        account: Account[_Config] | None,
         database: Callable[[], Engine],
-        registry: Callable[[], Registry],
+        config: Callable[[], _Config],
         clock: Clock,
     ) -> None:
+        self.config = config
         self._account = account
         self._database = database
-        self._registry = registry
         self._clock = clock
-        self._found: tuple[EngineTablesConfig, AzureTables] | None = None
+        self._found: tuple[_Config, AccountTables] | None = None
         self._looked_at = -math.inf
 
     @property
@@ -63,29 +78,21 @@ class TableLocations:
         """Return whether engines' tables are in the database, too."""
         return self._account is None
 
-    def config(self) -> EngineTablesConfig:
-        """Return what the registry says about the tables; the standard's values when it says nothing."""
-        view = self._registry().read()
-        return EngineTablesConfig() if view is None else view.tables
-
     def of_engines(self) -> TablePair:
         """Return the tables of engines."""
-        database = self._database()
-        found = self._in_account()
+        database, found = self._database(), self._in_account()
         if found is None:
-            return TablePair(SqlLetterTable(database), SqlHistoryTable(database))
-        return TablePair(AuditedLetters(found.letters, database, found.letters.now), found.history)
+            return _in_database(database)
+        return TablePair(AuditedLetters(found.letters, database), found.history)
 
     def of_all(self) -> TablePair:
         """Return the tables of every engine and workload as one."""
-        database = self._database()
-        workloads = TablePair(SqlLetterTable(database), SqlHistoryTable(database))
-        if self._account is None:
-            return workloads
         engines = self.of_engines()
-        return TablePair(
-            CombinedLetters(engines.letters, workloads.letters), CombinedHistory(engines.history, workloads.history)
-        )
+        if self._account is None:
+            return engines
+        others = _in_database(self._database())
+        letters = CombinedLetters(engines.letters, others.letters)
+        return TablePair(letters, CombinedHistory(engines.history, others.history))
 
     def make(self) -> None:
         """Create what is missing in the account."""
@@ -93,7 +100,7 @@ class TableLocations:
         if found is not None:
             found.make()
 
-    def _in_account(self) -> AzureTables | None:
+    def _in_account(self) -> AccountTables | None:
         """Return the tables that the registry names now, the same while it names the same."""
         if self._account is None:
             return None
@@ -105,7 +112,7 @@ class TableLocations:
             self._looked_at = now
         return found[1]
 
-    def _config_after(self, found: tuple[EngineTablesConfig, AzureTables] | None) -> EngineTablesConfig:
+    def _config_after(self, found: tuple[_Config, AccountTables] | None) -> _Config:
         """Return what the registry says. While it cannot be read, names that are known stand: work must be recorded."""
         try:
             return self.config()
@@ -114,3 +121,7 @@ class TableLocations:
                 raise
             _log.warning("The registry cannot be read, so engines go on with the tables it named before: %s", error)
             return found[0]
+
+
+def _in_database(database: Engine) -> TablePair:
+    return TablePair(SqlLetterTable(database), SqlHistoryTable(database))
