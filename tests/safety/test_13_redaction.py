@@ -109,7 +109,7 @@ def test_13_13_a_bare_name_in_a_handlers_sentence_is_not_public(name: str) -> No
             raise error
         except Exception as raised:
             said = public_error_text(raised)
-        assert said.startswith(f"{type(error).__name__} at {__name__}:")
+        assert said.startswith(f"{type(error).__name__} at {Path(__file__).name}:")
         assert name not in said
         assert name not in public(error_text(error))
         assert name not in public(str(error))
@@ -171,7 +171,7 @@ def test_13_13_the_traceback_of_an_error_of_ours_repeats_no_value() -> None:
             logging.getLogger("holdfast.jobs").error("failed: %s", error, exc_info=error)
     assert "Anneliese" not in log.getvalue()
     assert "hunter2" not in log.getvalue()
-    assert f"The handler of 'orders' failed: ValueError at {__name__}:" in log.getvalue()
+    assert f"The handler of 'orders' failed: ValueError at {Path(__file__).name}:" in log.getvalue()
 
 
 def test_13_13_what_a_tool_finds_in_a_logged_error_is_public() -> None:
@@ -193,7 +193,7 @@ def test_13_13_what_a_tool_finds_in_a_logged_error_is_public() -> None:
     for canary in (value, secret):
         assert canary not in log.getvalue()
     assert "HandlerError(" in log.getvalue(), "a tool sees the kind"
-    assert f"ValueError at {__name__}:" in log.getvalue(), "and the place"
+    assert f"ValueError at {Path(__file__).name}:" in log.getvalue(), "and the place"
 
 
 def test_13_13_another_librarys_log_of_a_webhooks_address_holds_no_secret() -> None:

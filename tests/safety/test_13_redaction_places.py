@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from pathlib import Path
 
 import pytest
 from anyio.from_thread import BlockingPortal
@@ -36,7 +37,7 @@ from tests.safety.told import (
     told_by_commands,
 )
 
-RAISED_HERE = re.compile(r"RaisedError at [\w.]*test_13_redaction_places[\w.]*:\d")
+RAISED_HERE = re.compile(rf"RaisedError at {re.escape(Path(__file__).name)}:\d")
 EXAMPLES = {"sqlite": 10, "postgres": 3, "mariadb": 3, "azure": 3}
 
 
