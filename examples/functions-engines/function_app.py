@@ -68,6 +68,7 @@ def keep_up(timer: func.TimerRequest) -> None:
     """Do what `holdfast run` does beside the messages. Each may be done by several at once, and again."""
     hf.engines.drain_poison("tls")  # what the host gave up on becomes dead letters
     hf.engines.retries.sweep()  # finishes retries of dead letters whose process died
+    hf.seal_audit()  # seals what people have changed by command or API
     hf.prune()  # forgets what is past its retention
 
 

@@ -10,12 +10,19 @@ CREATE TABLE IF NOT EXISTS orders (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     item TEXT NOT NULL,
     quantity INTEGER NOT NULL,
-    updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))  -- the database fills it: a sound cursor
+    updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
 );
 CREATE INDEX IF NOT EXISTS idx_orders_updated_at ON orders (updated_at, id);
-CREATE TRIGGER IF NOT EXISTS orders_changed AFTER UPDATE OF item, quantity ON orders
+-- What 'holdfast trigger install-cursor orders' writes: the database sets updated_at on every insert and update.
+CREATE TRIGGER IF NOT EXISTS "zz_holdfast_cursor_566ee9e2d61e_insert" AFTER INSERT ON "orders" FOR EACH ROW
+WHEN NEW."updated_at" IS NOT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
 BEGIN
-    UPDATE orders SET updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE id = NEW.id;
+    UPDATE "orders" SET "updated_at" = (strftime('%Y-%m-%d %H:%M:%f', 'now')) WHERE "rowid" = NEW."rowid";
+END;
+CREATE TRIGGER IF NOT EXISTS "zz_holdfast_cursor_566ee9e2d61e_update" AFTER UPDATE ON "orders" FOR EACH ROW
+WHEN NEW."updated_at" IS NOT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
+BEGIN
+    UPDATE "orders" SET "updated_at" = (strftime('%Y-%m-%d %H:%M:%f', 'now')) WHERE "rowid" = NEW."rowid";
 END;
 CREATE TABLE IF NOT EXISTS shipments (order_id INTEGER NOT NULL, item TEXT NOT NULL, quantity INTEGER NOT NULL);
 """

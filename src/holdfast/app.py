@@ -172,6 +172,16 @@ class Holdfast:
         """Forget what is past the registry's retention (90 days where it gives none, at least 7); return how much."""
         return self._workloads.prune()
 
+    def seal_audit(self) -> None:
+        """Seal what was changed by hand since the last time, as workers and ``holdfast serve`` do once a minute.
+
+        Raises:
+            DbConnectionError: the database does not answer; what is not sealed is sealed by the next call.
+        """
+        from .records.seals import seal
+
+        seal(self.database)
+
     def runner(self, name: str) -> PollRunner:
         """Return what runs a declared trigger.
 

@@ -29,7 +29,10 @@ class Row:
 
     @property
     def address(self) -> str:
-        return self.path.format(engine="hmac", rowKey="key") + self.query
+        return self.address_of("key")
+
+    def address_of(self, row_key: str) -> str:
+        return self.path.format(engine="hmac", rowKey=row_key) + self.query
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}{self.query} {self.role}"

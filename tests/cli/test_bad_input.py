@@ -127,6 +127,13 @@ def test_cursor_without_an_index_is_a_warning_with_the_statement_to_run(shop: Sh
     assert shop.cli("trigger", "show", "orders").stderr == ""
 
 
+def test_a_checkpoint_file_that_is_not_there(shop: Shop) -> None:
+    shop.deliver("book")
+    result = shop.cli("trigger", "reset-to-checkpoint", "orders", "nosuch.json", "--yes")
+    assert result.returncode == 2
+    assert "'nosuch.json' cannot be read: No such file or directory. Name a file that" in result.stderr
+
+
 def replace_document(shop: Shop, content: bytes) -> None:
     with closing(sqlite3.connect(shop.file)) as connection, connection:
         connection.execute("UPDATE holdfast_state SET content = ? WHERE name = 'state/default/orders.json'", (content,))

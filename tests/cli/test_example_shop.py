@@ -42,4 +42,7 @@ def test_orders_are_shipped_once_each(example: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    assert "INFO shop: shipping orders [6" in (example / "output").read_text()
+    told = (example / "output").read_text()
+    assert "INFO shop: shipping orders [6" in told
+    assert "updates proved" in told
+    assert "WARNING" not in told

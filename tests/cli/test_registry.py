@@ -262,3 +262,15 @@ def test_13_9_an_instance_has_a_registry_and_a_lock_of_its_own(sqlite_desk: Desk
     assert found is not None
     assert not found.lock.job_id
     assert {target for _, _, target in desk.audited()} == {"registry/default/tenant-1.json"}
+
+
+def test_13_9_the_way_to_make_an_instances_registry_names_the_instance(sqlite_desk: Desk) -> None:
+    for given, written in (("tenant-1", "tenant-1"), ("../x", "../x"), ("tenant 1", "'tenant 1'")):
+        sentence = f"Make it with 'holdfast registry init --instance-id {written}'."
+        sqlite_desk.refused(2, sentence, arguments=("registry", "show", "--instance-id", given))
+    sqlite_desk.refused(2, "Make it with 'holdfast registry init'.", arguments=("registry", "show"))
+
+
+@pytest.mark.parametrize("given", ["", "x" * 201])
+def test_13_9_an_instance_that_can_have_no_registry_is_refused_as_such(sqlite_desk: Desk, given: str) -> None:
+    sqlite_desk.refused(2, "cannot have a registry", "1 to 200", arguments=("registry", "show", "--instance-id", given))

@@ -321,6 +321,25 @@ def test_13_1_install_cursor_asks_for_the_column_of_a_table_that_nobody_polls(sh
     done = shop.cli("trigger", "install-cursor", "parcels", "--column", "changed", "--yes")
     assert "ADD COLUMN changed" in done.stdout
     assert_one_sentence(shop.cli("trigger", "install-cursor", "nothing", "-c", "changed", "--yes"), 2, "'nothing'")
+    assert_one_sentence(shop.cli("trigger", "install-cursor", "nothing"), 2, "'nothing' not found", "parcels", "Name")
+
+
+@pytest.mark.parametrize("name", ["bad;col", "two words", "7th", "é", "x" * 64, '"'])
+def test_13_1_install_cursor_adds_no_column_whose_name_is_not_plain(shop: Shop, name: str) -> None:
+    shop.deliver(*ITEMS)
+    shop.sql("CREATE TABLE parcels (id INTEGER PRIMARY KEY)")
+    command = ("trigger", "install-cursor", "parcels", "--column", name, "--yes")
+    assert_one_sentence(shop.cli(*command), 2, f"has no column '{name}'", "Name it so with --column")
+    assert [row[1] for row in shop.rows("PRAGMA table_info(parcels)")] == ["id"]
+
+
+def test_13_1_install_cursor_keeps_a_column_that_is_there_whatever_its_name(shop: Shop) -> None:
+    shop.deliver(*ITEMS)
+    clock = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+    shop.sql(f'CREATE TABLE parcels (id INTEGER PRIMARY KEY, "last change" TEXT NOT NULL DEFAULT ({clock}))')
+    done = shop.cli("trigger", "install-cursor", "parcels", "--column", "last change", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("CREATE TRIGGER") == 2
 
 
 def test_13_3_list_and_show_tell_why_a_trigger_fails(shop: Shop) -> None:

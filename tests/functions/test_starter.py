@@ -109,6 +109,7 @@ def test_a_starter_is_complete_clean_and_names_its_driver(tmp_path: Path, name: 
     assert holdfast.extras == {"azure", name} - {"sqlite"}
     code = (app / "function_app.py").read_text()
     assert ("lookback=60" in code) == (name == "mssql")
+    assert ('updates="trusted",  # the trigger in schema.sql' in code) == (name == "mssql")  # elsewhere it is proved
     assert "$" not in code + (app / "README.md").read_text()
     url = json.loads((app / "local.settings.sample.json").read_text())["Values"]["DB_URL"]
     assert url.startswith({"postgres": "postgresql://", "mssql": "mssql+pyodbc://"}.get(name, f"{name}://"))

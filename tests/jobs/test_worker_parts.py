@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,7 +176,7 @@ def test_without_any_thread_the_jobs_are_given_back_and_the_worker_ends(
     with work.running(drains=False):
         wait_until(work.stop.is_set, "the worker to stop by itself")
     assert queue.status(job_id) == "ready"
-    assert f"threads for jobs could be started: RuntimeError at {__name__}:" in caplog.text
+    assert f"threads for jobs could be started: RuntimeError at {Path(__file__).name}:" in caplog.text
     assert "died: the threads of handlers" in caplog.text
 
 

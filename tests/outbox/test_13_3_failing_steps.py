@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from holdfast import RetryPolicy
 from holdfast.core.errors import ConfigurationError
+from holdfast.outbox.context import ProcessorContext
+from holdfast.outbox.message import Message
 from holdfast.records.history import HistoryEntry, HistoryFilter
 from holdfast.runtime.leased_part import LeasedPart
 from holdfast.runtime.supervisor import Supervisor
@@ -70,3 +76,22 @@ def test_13_3_what_a_dead_worker_said_is_taken_back_by_the_next(sqlite_shop: Sho
     assert "it could not go on and tries again after 2 s: no such table" in str(sqlite_shop.place().reason)
     assert sqlite_shop.run() == 0
     assert sqlite_shop.place().reason is None
+
+
+def test_13_3_a_worker_that_ends_between_two_tries_says_so_without_an_error(
+    sqlite_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+
+    @sqlite_shop.app.processor("totals", retry_policy=RetryPolicy(max_retries=3, base_delay_seconds=60))
+    def totals(messages: list[Message], context: ProcessorContext) -> None:
+        begun.set()
+        raise ValueError("not yet")
+
+    sqlite_shop.append(1)
+    with caplog.at_level(logging.INFO), working(sqlite_shop):
+        assert begun.wait(30)
+        wait_until(lambda: sqlite_shop.place().reason, "the pause before the next try")
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert "Processor totals v1 partition 0 ends between two tries; the batch comes again." in caplog.messages
+    assert sqlite_shop.place().may_run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_failing_handler_leaves_no_effect_and_no_checkpoint_and_stops_the_proc
         write_effects(messages, context)
         raise ValueError("no such account")
 
-    with pytest.raises(LeaseConflictError, match=rf"was stopped: ValueError at {re.escape(__name__)}:\d+"):
+    with pytest.raises(LeaseConflictError, match=rf"was stopped: ValueError at {re.escape(Path(__file__).name)}:\d+"):
         shop.run()
     assert tries == [1, 2]
     assert shop.effects() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_failing_processor_is_seen_to_fail_while_it_tries(shop: Shop) -> None:
     assert shop.place().reason is None
     if shop.app.database.dialect.name != "sqlite":
         line = totals.__code__.co_firstlineno + 4
-        assert seen == [None, f"try 1 failed: ValueError at {__name__}:{line}"]
+        assert seen == [None, f"try 1 failed: ValueError at {Path(__file__).name}:{line}"]
 
 
 def test_a_place_beyond_the_last_message_is_refused(shop: Shop) -> None:

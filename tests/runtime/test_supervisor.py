@@ -201,7 +201,7 @@ def test_a_part_that_dies_ends_the_process_once_the_rest_has_drained() -> None:
     stop = threading.Event()
     rest, dying = Piece("The rest", stop), Piece("The fetcher", stop, ValueError("no thread"))
     rest.finishes.set()
-    with pytest.raises(WorkerDiedError, match=r"The fetcher died: ValueError at tests") as died:
+    with pytest.raises(WorkerDiedError, match=r"The fetcher died: ValueError at test_supervisor") as died:
         Supervisor([rest, dying], stop).run()
     assert died.value.has_drained
     assert not rest.is_given_up

@@ -42,9 +42,10 @@ class Workload(ABC):
         self.url = url
         self.provider = provider
         self.lease_seconds = lease_seconds
+        self.app_options: dict[str, Any] = {}
 
     def app(self) -> Holdfast:
-        return Holdfast(self.url, engine_provider=self.provider)
+        return Holdfast(self.url, engine_provider=self.provider, **self.app_options)
 
     @property
     def database(self) -> Engine:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
-import unicodedata
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import inspect, text
-from sqlalchemy.engine import Engine
 
 import holdfast
-from holdfast import EngineProvider, Holdfast
 from holdfast.api.envelope import EscapedJson
 from holdfast.cli.output import print_fields, print_json, print_line, print_table
 from holdfast.core.redaction import (
@@ -38,35 +29,10 @@ from holdfast.core.redaction import (
 from holdfast.database.error_text import error_text, public_error_text
 from holdfast.outbox.sinks.webhook import WebhookSink
 from holdfast.runtime.logs import LOGGERS
-from tests.api.clients import Office
-from tests.runtime.workloads import WORKLOADS
 from tests.safety.canaries import CONTROL, LONG, PERSONAL, SECRETS
+from tests.safety.told import STEERING, logged, names, secrets
 
 SOURCE = Path(holdfast.__file__).parent
-secrets = st.from_regex(r"[A-Za-z0-9]{11}[0-9][A-Za-z0-9]{12}", fullmatch=True)
-names = st.from_regex(r"[A-Z][a-z]{7}", fullmatch=True)
-BIDIRECTIONAL = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-MARKS = "\u061c\u200e\u200f"
-STEERING = re.compile(
-    "["
-    + "".join(
-        re.escape(chr(each))
-        for each in range(0x3000)
-        if unicodedata.category(chr(each)) == "Cc" or unicodedata.bidirectional(chr(each)) in BIDIRECTIONAL
-    )
-    + MARKS
-    + "\u2028\u2029\ufeff\ud800-\udfff]"
-)  # controls, marks of direction, ends of lines, a mark of byte order, halves of characters
-# Where the role `payload` is needed: nothing of these is shown to `read`.
-PAYLOAD_COLUMNS = {
-    ("holdfast_history", "input"),
-    ("holdfast_history", "output"),
-    ("holdfast_history", "error"),
-    ("holdfast_dead_letters", "original_message"),
-    ("holdfast_dead_letters", "error_message"),
-    ("holdfast_jobs", "payload"),
-    ("holdfast_jobs", "last_error"),
-}
 
 
 @pytest.mark.parametrize("form", SECRETS)
@@ -143,7 +109,7 @@ def test_13_13_a_bare_name_in_a_handlers_sentence_is_not_public(name: str) -> No
             raise error
         except Exception as raised:
             said = public_error_text(raised)
-        assert said.startswith(f"{type(error).__name__} at {__name__}:")
+        assert said.startswith(f"{type(error).__name__} at {Path(__file__).name}:")
         assert name not in said
         assert name not in public(error_text(error))
         assert name not in public(str(error))
@@ -194,145 +160,6 @@ def test_13_13_json_of_commands_and_answers_steers_nothing_and_says_the_same(
         assert "ü" in document
 
 
-class Counted:
-    """A metrics back end that keeps every name and label."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def increment(self, name: str, value: float = 1, *, labels: Mapping[str, str] | None = None) -> None:
-        self.told.append(f"{name} {dict(labels or {})}")
-
-    observe = set_gauge = increment
-
-
-class EverythingFormatter(logging.Formatter):
-    """Prints every field of a record as JSON, and of its error what tools that report errors send away."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {**vars(record), "exc_info": None, "message": record.getMessage()}
-        error = record.exc_info[1] if record.exc_info else None
-        return json.dumps({**fields, "error": [*_insides(error)]}, default=str, ensure_ascii=False)
-
-
-def _insides(error: BaseException | None) -> Iterator[str]:
-    """Yield an error, its causes, and the variables of all their frames."""
-    while error is not None:
-        yield f"{error!r} {vars(error)}"
-        yield from (str(frame.tb_frame.f_locals) for frame in _frames(error))
-        error = error.__cause__ or error.__context__
-
-
-def _frames(error: BaseException) -> Iterator[TracebackType]:
-    frame = error.__traceback__
-    while frame is not None:
-        yield frame
-        frame = frame.tb_next
-
-
-@contextmanager
-def logged() -> Iterator[io.StringIO]:
-    """Collect what any handler would print of any logger, tracebacks and all, as lines and as JSON."""
-    stream, root = io.StringIO(), logging.getLogger()
-    plain, everything = logging.StreamHandler(stream), logging.StreamHandler(stream)
-    plain.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
-    everything.setFormatter(EverythingFormatter())
-    level = logging.getLogger("holdfast").level
-    for handler in (plain, everything):
-        root.addHandler(handler)
-    logging.getLogger("holdfast").setLevel(logging.DEBUG)
-    try:
-        yield stream
-    finally:
-        for handler in (plain, everything):
-            root.removeHandler(handler)
-        logging.getLogger("holdfast").setLevel(level)
-
-
-def cells_of(engine: Engine) -> Iterator[tuple[tuple[str, str], str]]:
-    with engine.connect() as connection:
-        for table in inspect(connection).get_table_names():
-            for row in connection.execute(text(f"SELECT * FROM {table}")).mappings():
-                yield from (((table, column), str(value)) for column, value in row.items())
-
-
-class RaisedError(Exception):
-    """What a handler raises."""
-
-
-def failing(secret: str, name: str) -> RaisedError:
-    said = [form.format(secret) for form in SECRETS] + [form.format(name) for form in PERSONAL]
-    return RaisedError(
-        f"{name} has no address. {PERSONAL[6].format(name)} {SECRETS[0].format(secret)} {CONTROL} " + "\n".join(said)
-    )
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[BlockingPortal]:
-    with start_blocking_portal() as opened:
-        yield opened
-
-
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
-
-
-@pytest.mark.parametrize("kind", WORKLOADS)
-def test_13_13_secrets_are_nowhere_and_personal_data_only_for_payload(
-    url: str, kind: str, portal: BlockingPortal, capsys: pytest.CaptureFixture[str]
-) -> None:
-    provider, metrics, seen = EngineProvider(), Counted(), 0
-    workload = WORKLOADS[kind](url, provider)
-    workload.app = lambda: Holdfast(url, engine_provider=provider, metrics=metrics)  # type: ignore[method-assign] # its own
-    hf = workload.app()
-    hf.migrate()
-
-    @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
-    @given(secret=secrets, name=names)
-    def check(secret: str, name: str) -> None:
-        nonlocal seen
-        seen += 1
-        item = f"item{seen}"
-
-        def handle(item: str, context: object) -> None:
-            raise failing(secret, name)
-
-        with logged() as log:
-            workload.add([item])
-            workload.run([item], handle)
-        office = Office(hf, portal)
-        failed = re.findall("^(?:WARNING|ERROR) .*RaisedError.*", log.getvalue(), re.MULTILINE)
-        assert failed
-        assert [
-            each for each in failed if not re.search(r"RaisedError at [\w.]*test_13_redaction[\w.]*:\d", each)
-        ] == []
-        told_elsewhere = log.getvalue().splitlines() + metrics.told
-        assert [line for line in told_elsewhere if secret in line or name in line or "\x1b" in line] == []
-        cells = list(cells_of(hf.database))
-        assert [column for column, value in cells if secret in value] == []
-        assert {column for column, value in cells if name in value} <= PAYLOAD_COLUMNS
-        seen_by_reader, seen_by_auditor = answers(office, "reader"), answers(office, "auditor")
-        assert [shown for shown in seen_by_reader + seen_by_auditor if secret in shown] == []
-        assert [shown for shown in seen_by_reader if name in shown] == []
-        if kind in ("job", "engine"):
-            assert [shown for shown in seen_by_auditor if name in shown] != []
-
-    check()
-    provider.dispose_all()
-
-
-def answers(office: Office, who: str) -> list[str]:
-    """Everything that a caller can be shown of dead letters and history."""
-    client = getattr(office, who)
-    found: list[str] = []
-    for path in ("/api/dlq", "/api/history"):
-        for item in client.get(path).items:
-            found += [str(item), str(client.get(f"{path}/{item['engine']}/{item['rowKey']}").body)]
-    return found
-
-
 def test_13_13_the_traceback_of_an_error_of_ours_repeats_no_value() -> None:
     value, secret = "Anneliese", "hunter2"
     with logged() as log:
@@ -344,7 +171,7 @@ def test_13_13_the_traceback_of_an_error_of_ours_repeats_no_value() -> None:
             logging.getLogger("holdfast.jobs").error("failed: %s", error, exc_info=error)
     assert "Anneliese" not in log.getvalue()
     assert "hunter2" not in log.getvalue()
-    assert f"The handler of 'orders' failed: ValueError at {__name__}:" in log.getvalue()
+    assert f"The handler of 'orders' failed: ValueError at {Path(__file__).name}:" in log.getvalue()
 
 
 def test_13_13_what_a_tool_finds_in_a_logged_error_is_public() -> None:
@@ -366,7 +193,7 @@ def test_13_13_what_a_tool_finds_in_a_logged_error_is_public() -> None:
     for canary in (value, secret):
         assert canary not in log.getvalue()
     assert "HandlerError(" in log.getvalue(), "a tool sees the kind"
-    assert f"ValueError at {__name__}:" in log.getvalue(), "and the place"
+    assert f"ValueError at {Path(__file__).name}:" in log.getvalue(), "and the place"
 
 
 def test_13_13_another_librarys_log_of_a_webhooks_address_holds_no_secret() -> None:

@@ -17,12 +17,14 @@ from holdfast import (
     EngineProvider,
     FetchError,
     HandlerError,
+    PollContext,
     PollTrigger,
     RetryPolicy,
     RowChange,
     SqlAlchemySource,
     StateStore,
 )
+from holdfast.core.errors import StoppedError
 from holdfast.core.types import JsonObject, SourceDescriptor
 from holdfast.database.barrier import Reading
 from holdfast.lease.stores.memory import MemoryDocumentStore
@@ -30,7 +32,9 @@ from holdfast.trigger.lag import Lag
 from holdfast.trigger.sources.protocol import AdapterCapability, FetchResult, Waiting
 from tests.clocks import SteppedTimeStore, StillClock
 from tests.components.processes import wait_until
+from tests.trigger.shop import Shop
 from tests.trigger.test_claims import Gauges
+from tests.trigger.test_worker import running
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
 ROW: tuple[dict[str, object], ...] = ({"id": 1},)
@@ -302,3 +306,53 @@ def test_13_2_where_nothing_may_be_read_yet_rows_are_known_to_wait(sqlite_url: s
     assert waiting is not None
     assert waiting.at is not None
     ledger.close()
+
+
+# While a handler runs, and while nobody runs it
+
+
+@pytest.fixture(params=DATABASES)
+def gauged(request: pytest.FixtureRequest) -> Iterator[tuple[Shop, Gauges]]:
+    gauges = Gauges()
+    opened = Shop(request.getfixturevalue(request.param), metrics=gauges)
+    yield opened, gauges
+    opened.close()
+
+
+def test_13_2_the_lag_grows_while_a_handler_runs(gauged: tuple[Shop, Gauges]) -> None:
+    shop, gauges = gauged
+    seen: set[float | None] = set()
+
+    def grows() -> bool:
+        seen.add(gauges.lag)
+        return len(seen) > 3
+
+    @shop.hf.trigger("orders", cursor="updated_at", poll_seconds=0.01, lease_seconds=1)
+    def ship(changes: list[RowChange], context: PollContext) -> None:
+        context.transaction.exec_driver_sql("DELETE FROM effects")  # on SQLite no lease can be extended meanwhile
+        wait_until(grows, "the lag to grow beside the handler")
+
+    shop.place([1])
+    with running(shop.hf):
+        wait_until(lambda: len(seen) > 3 and gauges.lag == 0.0, "the row to be delivered")
+
+
+def test_13_2_a_stopped_trigger_lags_since_it_was_stopped_at_the_latest(gauged: tuple[Shop, Gauges]) -> None:
+    shop, gauges = gauged
+
+    @shop.hf.trigger("orders", cursor="updated_at", poll_seconds=0.01)
+    def ship(changes: list[RowChange]) -> None: ...
+
+    shop.place([1])
+    state, runner = shop.hf.state, shop.hf.runner("orders")
+    state.acquire("orders", ttl_seconds=30, source=runner.source.source_descriptor).stop("it is a test")
+    before = state.read("orders")
+    assert before is not None
+    assert before.stopped_at is not None
+    with pytest.raises(StoppedError):
+        runner.tick()
+    first = gauges.lag
+    assert first is not None
+    assert first >= (before.read_at - before.stopped_at).total_seconds() - 0.1, "the store's time is told by two clocks"
+    with running(shop.hf):
+        wait_until(lambda: (gauges.lag or 0.0) > first, "the lag to grow although nobody delivers")

@@ -7,11 +7,13 @@ from contextlib import nullcontext
 from typing import Annotated
 
 import typer
+from sqlalchemy import inspect
 from sqlalchemy.engine import Engine
 
 from ..app import Holdfast
 from ..core.config import safe_url
 from ..core.errors import ConfigurationError, DbError
+from ..database.reflection import missing_table_message
 from ..records.audit import present_user
 from ..records.audited_change import audited_change
 from ..trigger.sources.cursor_installation import Audited, CursorPlan, carry_out, plan_installation, plan_removal
@@ -55,7 +57,7 @@ def install_cursor(
     engine = hf.database if source is None else source.database
     cursor = column or (source.cursor_column if source is not None else None)
     if cursor is None:
-        raise ConfigurationError(f"No declared trigger polls '{table}'. Name the column, such as --column updated_at.")
+        raise ConfigurationError(_without_column(engine, table, name, schema or None))
     if remove:
         plan = plan_removal(engine, name, schema or None, cursor)
     else:
@@ -63,6 +65,13 @@ def install_cursor(
         plan = plan_installation(engine, name, schema or None, cursor, keys)
     action = "remove" if remove else "install"
     _carry_out(hf, engine, plan, action, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _without_column(engine: Engine, title: str, table: str, schema: str | None) -> str:
+    """Return what to do where no trigger names the column: first of all the table has to be there."""
+    if not inspect(engine).has_table(table, schema):
+        return f"{missing_table_message(engine, table, schema)} Name one of them, or SCHEMA.TABLE."
+    return f"No declared trigger polls '{title}'. Name the column, such as --column updated_at."
 
 
 def _sources_over(

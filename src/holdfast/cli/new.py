@@ -60,7 +60,8 @@ _WORDS = {
         "SQL Server and its ODBC driver 18",
         "mssql+pyodbc://sa:Your_password1@localhost:1433/shop?driver=ODBC+Driver+18+for+SQL+Server&TrustServerCertificate=yes",
         "sqlcmd -S localhost -U sa -d shop -i schema.sql",
-        "lookback=60,  # re-reads the last minute, so that a row which commits late is not lost",
+        "lookback=60,  # re-reads the last minute, so that a row which commits late is not lost\n"
+        '    updates="trusted",  # the trigger in schema.sql sets updated_at on every change',
         "A transaction must not stay open longer than the `lookback` of 60 seconds: what it wrote could be missed.\n"
         "- What Holdfast sends to SQL Server (its upsert is a `MERGE`) is compiled and unit-tested only: try it first.",
     ),

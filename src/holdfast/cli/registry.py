@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -164,7 +165,10 @@ def _require_none(own: Registry) -> None:
 def _existing(own: Registry) -> RegistryView:
     view = own.read()
     if view is None:
-        raise ConfigurationError(f"There is no registry '{own.name}' yet. Make it with 'holdfast registry init'.")
+        whose = "" if own.instance_id is None else f" --instance-id {quote(own.instance_id)}"
+        raise ConfigurationError(
+            f"There is no registry '{own.name}' yet. Make it with 'holdfast registry init{whose}'."
+        )
     return view
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from ..core.clock import SystemClock
 from ..core.errors import ConfigurationError
 from ..core.extras import needed
 from ..core.signals import StopSignals
+from ..runtime.housekeeping import Chore, Housekeeping
 from .exits import CommandError, ExitCode
 from .loading import load_app
 from .logs import configure_logging
@@ -100,7 +102,8 @@ def serve(
         continuation_key=None if continuation_key is None else _secret(continuation_key),
     )
     with _listening(host, port) as listener:
-        _run(_server(api, tls_cert, tls_key, drain_seconds), listener, "https" if tls_cert else "http")
+        server = _server(api, tls_cert, tls_key, drain_seconds)
+        _run(server, listener, "https" if tls_cert else "http", hf.record_chores, drain_seconds)
 
 
 def _make_token(name: str, roles: list[str]) -> None:
@@ -180,9 +183,15 @@ def _server(api: object, tls_cert: Path | None, tls_key: Path | None, drain_seco
     return uvicorn.Server(config)
 
 
-def _run(server: Server, listener: socket.socket, scheme: str) -> None:
-    """Run the server on a thread: here we wait for the signal, and end with our own exit code."""
+def _run(server: Server, listener: socket.socket, scheme: str, chores: Sequence[Chore], drain_seconds: float) -> None:
+    """Run the server on a thread: here we wait for the signal, and end with our own exit code.
+
+    What it lets people change is sealed, and forgotten in time, although no worker may run. If the process dies, the
+    next one does it.
+    """
     stop, clock = threading.Event(), SystemClock()
+    housekeeping = Housekeeping(chores, stop, clock=clock)
+    housekeeper = threading.Thread(target=housekeeping.run, name="holdfast-housekeeping", daemon=True)
 
     def run() -> None:
         try:
@@ -193,11 +202,13 @@ def _run(server: Server, listener: socket.socket, scheme: str) -> None:
     thread = threading.Thread(target=run, name="holdfast-serve")
     with StopSignals(stop, clock):
         thread.start()
+        housekeeper.start()
         print_line(f"Serving {_shown_url(scheme, listener)} in process {os.getpid()}. Stop with SIGTERM or Ctrl-C.")
         while not clock.wait(stop, _LOOK_AROUND_SECONDS):
             pass  # a signal that another thread received is handled when this one wakes
         server.should_exit = True
         thread.join()
+        housekeeper.join(drain_seconds)
     print_line("Stopped: no request is open any more.")
 
 

@@ -53,3 +53,25 @@ class Renewed:
             self.lost.set()
             for callback in list(self._on_lost):
                 callback()
+
+
+class Recurring(Renewed):
+    """Something done every so often while it is kept: nobody else can have it, so it cannot be lost.
+
+    Args:
+        interval_seconds: how often.
+        act: what is done, on the thread that beats; what it raises is logged.
+    """
+
+    def __init__(self, clock: Clock, interval_seconds: float, act: Callable[[], None]) -> None:
+        super().__init__(clock, 3 * interval_seconds)
+        self._act = act
+
+    def seconds_left(self) -> float:
+        """Return how long until it is to be looked at."""
+        return self.ttl_seconds
+
+    def heartbeat(self, *, wait_seconds: float) -> None:
+        """Do it once."""
+        self._renewed_at = self._clock.monotonic()
+        self._act()

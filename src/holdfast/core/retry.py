@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from .clock import random_fraction
 from .error_groups import leaves_of
+from .errors import ConfigurationError
 
 _MOST_DOUBLINGS = 10
+
+
+class _OutOfRangeError(ConfigurationError, ValueError):
+    """A value that a retry policy cannot have; a ``ValueError`` as well, which azure-functions-db raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +21,9 @@ class RetryPolicy:
 
     ``jitter`` takes up to that fraction off each delay, at random, so that those who failed together do not come back
     together. ``retry_on`` are the errors that another try can help with; any other fails at once.
+
+    Raises:
+        ConfigurationError: a value is out of range; it is a ``ValueError``, too.
     """
 
     max_retries: int = 3
@@ -26,19 +34,24 @@ class RetryPolicy:
     retry_on: type[BaseException] | tuple[type[BaseException], ...] = Exception
 
     def __post_init__(self) -> None:
-        for broken, message in (
-            (self.max_retries < 0, "max_retries must be non-negative"),
-            (self.base_delay_seconds <= 0, "base_delay_seconds must be positive"),
+        for name, broken, wanted in (
+            ("max_retries", self.max_retries < 0, "must be non-negative: 0 is for no other try"),
+            ("base_delay_seconds", self.base_delay_seconds <= 0, "must be positive: 1.0 is usual"),
             (
+                "max_delay_seconds",
                 self.max_delay_seconds < self.base_delay_seconds,
-                "max_delay_seconds must be >= base_delay_seconds",
+                f"must be >= base_delay_seconds={self.base_delay_seconds!r}: raise it, or lower that",
             ),
-            (self.exponential_base < 1, "exponential_base must be >= 1"),
-            (not 0 <= self.jitter <= 1, "jitter must be between 0 and 1"),
-            (not _are_errors(self.retry_on), "retry_on must be an exception class, or a tuple of them"),
+            ("exponential_base", self.exponential_base < 1, "must be >= 1: 1 is for delays that stay the same"),
+            ("jitter", not 0 <= self.jitter <= 1, "must be between 0 and 1: 0.2 takes up to a fifth off each delay"),
+            (
+                "retry_on",
+                not _are_errors(self.retry_on),
+                "must be an exception class, or a tuple of them: write retry_on=(ConnectionError, TimeoutError)",
+            ),
         ):
             if broken:
-                raise ValueError(message)
+                raise _OutOfRangeError(f"RetryPolicy({name}={getattr(self, name)!r:.80}) {wanted}.")
 
     def delay_for_attempt(self, attempt: int) -> float:
         """Return the seconds to wait after failed try number ``attempt`` (the first is 0)."""

@@ -57,7 +57,7 @@ def _is_about_the_database(error: BaseException) -> bool:
 
 def _place(error: BaseException) -> str:
     frame = _last_frame(error)
-    return "" if frame is None else f" at {_module(frame)}:{frame.tb_lineno}"
+    return "" if frame is None else f" at {Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}"
 
 
 def _module(frame: TracebackType) -> str:

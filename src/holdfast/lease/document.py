@@ -328,6 +328,12 @@ def resumed(document: Document) -> Document:
     return _revised({key: value for key, value in document.items() if key != "stopped"})
 
 
+def stopped_at(document: Document) -> datetime | None:
+    """Return when it was stopped, None when it may run or that is not known."""
+    stopped = document.get("stopped")
+    return parse_time(stopped["at"]) if isinstance(stopped, dict) and "at" in stopped else None
+
+
 def stopped_because(document: Document) -> str | None:
     """Return why it was stopped, None when it may run."""
     stopped = document.get("stopped")

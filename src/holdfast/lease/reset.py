@@ -146,7 +146,10 @@ def checkpoint_from_file(file: Path, accepted: Collection[str] = ()) -> JsonObje
         checkpoint = document.get("checkpoint", document)
         parse_cursor(checkpoint.get("cursor"))
     except OSError as error:
-        raise ConfigurationError(f"The checkpoint file '{file}' cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(
+            f"The checkpoint file '{file}' cannot be read: {error.strerror}. Name a file that 'holdfast trigger show "
+            "--json' has written, or use reset-to-cursor."
+        ) from error
     except (ValueError, AttributeError, CursorSerializationError) as error:
         raise ConfigurationError(
             f"'{file}' is not a checkpoint: {error}. It must hold a state document, as 'holdfast trigger show --json' "

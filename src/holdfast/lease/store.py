@@ -50,6 +50,11 @@ class StateView:
         checkpoint: JsonObject = self.document.get("checkpoint") or {}
         return checkpoint
 
+    @property
+    def stopped_at(self) -> datetime | None:
+        """Return when it was stopped, None when it may run or that is not known."""
+        return doc.stopped_at(self.document)
+
 
 class StateStore:
     """The state of every poller of one application, kept in ``documents``.

@@ -413,7 +413,7 @@ class PartitionRunner:
         """Wait before the next try, but not when asked to stop, nor when people change something meanwhile.
 
         Raises:
-            StoppedError: the process is to end, or the processor was stopped; what is left comes again.
+            LeaseConflictError: the process is to end, or the processor was stopped; what is left comes again.
             LostLeaseError: another instance may have taken over.
             CheckpointMismatchError: the checkpoint was moved by hand.
         """
@@ -427,7 +427,7 @@ class PartitionRunner:
                 look_at += self._look_seconds
         self._require_held(lease)
         if self._should_stop.is_set():
-            raise StoppedError(f"{self.title} stops between two tries; the batch comes again.")
+            raise LeaseConflictError(f"{self.title} ends between two tries; the batch comes again.")
 
     def _attempt(self, course: Course, messages: list[Message], attempt: int, lease: HeldLease) -> None:
         """Deliver some messages, and move the checkpoint over them and what is passed by between them."""

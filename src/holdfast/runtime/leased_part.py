@@ -295,6 +295,8 @@ class LeasedPart:
         is_stopped = isinstance(held, StoppedError)
         if is_stopped and not self._is_stopped:
             _log.error("%s does not run: %s", self.title, held)
+        elif not is_stopped and self._stop.is_set():
+            _log.info("%s", held)
         elif not is_stopped and not self._standby_seconds:
             _log.info("%s stands by. %s", self.title, held)
         self._is_stopped = is_stopped

@@ -38,12 +38,13 @@ class Lag:
             self._waits_since(found.newest_at, now)  # what comes next is not older
 
     def unread(self, now: datetime) -> None:
-        """Note that nothing could be read: rows may wait since it was last known that none did."""
+        """Note that nothing could be read by ``now``: rows may wait since it was last known that none did."""
         self.since = self.since or self.caught_up_at or now
 
     def seconds(self, now: datetime) -> float:
         """Return the lag."""
-        return 0.0 if self.since is None else max(0.0, (now - self.since).total_seconds())
+        since = self.since  # another thread may note something meanwhile
+        return 0.0 if since is None else max(0.0, (now - since).total_seconds())
 
     def _waits_since(self, at: datetime | None, now: datetime) -> None:
         self.since = at or self.since or now

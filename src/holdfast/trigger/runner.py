@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.clock import SystemClock, new_id
 from ..core.errors import CommitError as CommitError
 from ..core.errors import (
+    DbError,
     EventLoopUnavailable,
     FetchError,
     HandlerError,
@@ -30,6 +31,7 @@ from ..core.events import RowChange
 from ..core.keywords import picked, require_known, takes
 from ..core.names import checked_name
 from ..core.normalizer import EventNormalizer, normalize
+from ..core.renewed import Recurring
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from ..core.types import JsonObject
@@ -178,7 +180,10 @@ class PollRunner:
             self._invoker.require_loop()
             lease = self._acquire()
         try:
-            with keeping(lease, self._clock, interval_seconds=self._own.heartbeat_interval_seconds):
+            with (
+                keeping(lease, self._clock, interval_seconds=self._own.heartbeat_interval_seconds),
+                keeping(self._lag_beside(lease), self._clock),
+            ):
                 yield lease
         finally:
             self._release(lease)
@@ -240,14 +245,34 @@ class PollRunner:
             raise StoppedError(f"{self.title} was stopped: {reason}")
 
     def _acquire(self) -> HeldLease:
-        if isinstance(self._state_store, StateStore):
+        if not isinstance(self._state_store, StateStore):
+            return ForeignLease(self._state_store, self._name, int(self._lease_seconds), self._clock)
+        try:
             return self._state_store.acquire(
                 self._name,
                 ttl_seconds=self._lease_seconds,
                 source=self._source.source_descriptor,
                 on_source_change=self._own.on_source_change,
             )
-        return ForeignLease(self._state_store, self._name, int(self._lease_seconds), self._clock)
+        except StoppedError:
+            self._write_lag_of_stopped(self._state_store)
+            raise
+
+    def _write_lag_of_stopped(self, state: StateStore) -> None:
+        """Write the lag of a trigger that nobody runs: rows may wait since it was stopped."""
+        with suppress(DbError, ValueError):  # it is stopped: that is what to say
+            view = state.read(self._name)
+            if view is not None and view.stopped_at is not None:
+                self._telemetry.unread(view.read_at, view.stopped_at)
+
+    def _lag_beside(self, lease: HeldLease) -> Recurring:
+        """Return what writes the lag as often as the lease is extended, whatever a handler is busy with."""
+
+        def write() -> None:
+            if not lease.lost.is_set():
+                self._telemetry.waits(lease.now())
+
+        return Recurring(self._clock, self._own.heartbeat_interval_seconds or lease.ttl_seconds / 3, write)
 
     def _release(self, lease: HeldLease) -> None:
         try:

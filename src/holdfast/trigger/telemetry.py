@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,6 +93,7 @@ class TriggerTelemetry:
         self._clock = clock
         self._held_back_since: float | None = None
         self.lag = Lag()
+        self._writing_lag = threading.Lock()
 
     @contextmanager
     def step(self, trace: BatchTrace, name: str, error_class: type[DbError], message: str) -> Iterator[None]:
@@ -123,17 +125,22 @@ class TriggerTelemetry:
         if trace.committed:
             self._succeeded(trace)
 
-    def unread(self, now: datetime) -> None:
-        """Write the lag of a trigger that cannot be run."""
-        self.lag.unread(now)
+    def unread(self, now: datetime, since: datetime | None = None) -> None:
+        """Write the lag of a trigger that cannot be run, or, as far as is known, could not be since a moment."""
+        self.lag.unread(since or now)
+        self.waits(now)
+
+    def waits(self, now: datetime) -> None:
+        """Write the lag of what waits by now, for example while a handler runs: it grows with time."""
         self._set_lag(now)
 
     def _write_lag(self, trace: BatchTrace, now: datetime) -> None:
         trace.lag_seconds = self._set_lag(now)
 
     def _set_lag(self, now: datetime) -> float:
-        seconds = self.lag.seconds(now)
-        self._metrics.set_gauge(names.METRIC_LAG_SECONDS, seconds, labels=self._labels)
+        with self._writing_lag:  # what was known first is not written last
+            seconds = self.lag.seconds(now)
+            self._metrics.set_gauge(names.METRIC_LAG_SECONDS, seconds, labels=self._labels)
         return seconds
 
     @contextmanager

@@ -8,7 +8,6 @@ CREATE TABLE customers (
 
 INSERT INTO customers (name) VALUES ('Ada'), ('Edsger'), ('Barbara'), ('Leslie'), ('Frances');
 
--- The database fills updated_at on every write, to the millisecond: that is what makes it a sound cursor.
 CREATE TABLE orders (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     customer_id INTEGER NOT NULL REFERENCES customers (id),
@@ -19,9 +18,16 @@ CREATE TABLE orders (
 
 CREATE INDEX idx_orders_updated_at ON orders (updated_at, id);
 
-CREATE TRIGGER orders_changed AFTER UPDATE OF quantity, version ON orders
+-- What 'holdfast trigger install-cursor orders' writes: the database sets updated_at on every insert and update.
+CREATE TRIGGER "zz_holdfast_cursor_566ee9e2d61e_insert" AFTER INSERT ON "orders" FOR EACH ROW
+WHEN NEW."updated_at" IS NOT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
 BEGIN
-    UPDATE orders SET updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE id = NEW.id;
+    UPDATE "orders" SET "updated_at" = (strftime('%Y-%m-%d %H:%M:%f', 'now')) WHERE "rowid" = NEW."rowid";
+END;
+CREATE TRIGGER "zz_holdfast_cursor_566ee9e2d61e_update" AFTER UPDATE ON "orders" FOR EACH ROW
+WHEN NEW."updated_at" IS NOT (strftime('%Y-%m-%d %H:%M:%f', 'now'))
+BEGIN
+    UPDATE "orders" SET "updated_at" = (strftime('%Y-%m-%d %H:%M:%f', 'now')) WHERE "rowid" = NEW."rowid";
 END;
 
 -- Neither table has a unique key on (order_id, version): a duplicate would be kept, and counted.

@@ -33,6 +33,7 @@ _NEW_COLUMNS = {
     ),
 }
 
+_LONGEST_NAME = 63
 _UNDOING = frozenset({"postgresql", "sqlite"})  # what begins there with CREATE or ALTER is part of a transaction
 Audited: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[object]]
 
@@ -122,9 +123,18 @@ def _writable(engine: Engine, table_name: str, schema: str | None) -> Table:
 
 
 def _new_column(connection: Connection, table: Table, column: str, row: tuple[str, ...]) -> list[str] | None:
-    """Return the statements for a column that is not there yet; None when it is."""
+    """Return the statements for a column that is not there yet; None when it is.
+
+    Raises:
+        SourceConfigurationError: its name is no plain one.
+    """
     if column in table.c:
         return None
+    if not (column.isascii() and column.isidentifier() and len(column) <= _LONGEST_NAME):
+        raise SourceConfigurationError(
+            f"'{table.name}' has no column '{column:.80}', and none of that name is added: a new one has 1 to "
+            f"{_LONGEST_NAME} letters, digits and '_', and begins with no digit. Name it so with --column."
+        )
     dialect = connection.dialect
     family = "mysql" if dialect.name == "mariadb" else dialect.name
     declared, expression = _NEW_COLUMNS[family]

@@ -6,12 +6,10 @@ CREATE TABLE orders (
 );
 CREATE INDEX idx_orders_updated_at ON orders (updated_at, id);
 
-CREATE FUNCTION order_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.updated_at := now();
-    RETURN NEW;
-END
-$$;
-CREATE TRIGGER orders_changed BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION order_changed();
+-- What 'holdfast trigger install-cursor orders' writes: the database sets updated_at on every insert and update.
+CREATE FUNCTION "zz_holdfast_cursor_566ee9e2d61e"() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $holdfast$BEGIN NEW."updated_at" := now(); RETURN NEW; END$holdfast$;
+CREATE TRIGGER "zz_holdfast_cursor_566ee9e2d61e" BEFORE INSERT OR UPDATE ON "orders"
+    FOR EACH ROW EXECUTE FUNCTION "zz_holdfast_cursor_566ee9e2d61e"();
 
 CREATE TABLE order_log (event_id text PRIMARY KEY, order_id bigint NOT NULL, item text NOT NULL);
