@@ -62,6 +62,7 @@ class LetterPage(Wire):
 
     items: list[LetterItem]
     continuation_token: str | None = Field(description="To go on with; null on the last page.")
+    unreadable: tuple[str, ...] = Field(description="A sentence for each row of the page that cannot be read.")
 
 
 class Retried(Wire):
@@ -91,7 +92,9 @@ def list_letters(
         _LISTING, query.continuation_token, lambda after: services.letters.page(query.wanted(), query.limit, after)
     )
     items = [_item(letter, caller) for letter in page.items]
-    return succeeded(request, LetterPage(items=items, continuation_token=page.continuation_token))
+    return succeeded(
+        request, LetterPage(items=items, continuation_token=page.continuation_token, unreadable=page.unreadable)
+    )
 
 
 @router.get(

@@ -53,6 +53,7 @@ class EntryPage(Wire):
 
     items: list[EntryItem]
     continuation_token: str | None = Field(description="To go on with; null on the last page.")
+    unreadable: tuple[str, ...] = Field(description="A sentence for each row of the page that cannot be read.")
 
 
 @router.get("", summary="List history entries", **answers(Succeeded[EntryPage], 400, query=HistoryQuery))
@@ -68,7 +69,9 @@ def list_entries(
         _LISTING, query.continuation_token, lambda after: services.entries.page(query.wanted(), query.limit, after)
     )
     items = [EntryItem(**described(EntryItem, entry)) for entry in page.items]
-    return succeeded(request, EntryPage(items=items, continuation_token=page.continuation_token))
+    return succeeded(
+        request, EntryPage(items=items, continuation_token=page.continuation_token, unreadable=page.unreadable)
+    )
 
 
 @router.get(

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, func, insert, or_, select
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import ConfigurationError
@@ -19,6 +19,7 @@ from .column_limits import check_fits
 from .database import reading, translated
 from .failure_text import failure_parts, failure_text
 from .filters import RecordFilter, conditions, is_wanted
+from .readable import StoredRow, read, rows_in
 from .row_keys import history_key
 from .schema import PUBLISHER, history_table
 from .storable_text import given, kept, legible
@@ -186,7 +187,7 @@ class History:
     def _in_order(self, condition: ColumnElement[bool], connection: Connection | None = None) -> list[HistoryEntry]:
         query = select(history_table).where(condition).order_by(_columns.id).limit(_MOST_OF_ONE_ITEM)
         with reading(self._engine, connection) as open_connection:
-            return [entry_in(row) for row in open_connection.execute(query)]
+            return [entry_of(row) for row in rows_in(open_connection, query)]
 
 
 def history_row(entry: NewEntry) -> dict[str, Any]:
@@ -228,9 +229,17 @@ def is_entry_wanted(entry: HistoryEntry, wanted: HistoryFilter) -> bool:
     return is_wanted(entry, wanted, moment="created_at", error="error")
 
 
-def entry_in(row: Row[Any]) -> HistoryEntry:
-    """Return the entry in a row."""
-    values = dict(row._mapping)
+def entry_of(row: StoredRow) -> HistoryEntry:
+    """Return the entry in a row.
+
+    Raises:
+        QueryError: it cannot be read; the row and the column are named.
+    """
+    return read(row, _entry, history_table.name, ["id"])
+
+
+def _entry(row: StoredRow) -> HistoryEntry:
+    values = dict(row)
     for name in ("input", "output"):
         if values[name] is not None:
             values[name] = given(values[name])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, func, select, tuple_, update
 from sqlalchemy.engine import Engine
 
 from ..core.errors import ConfigurationError
 from ..core.key_text import is_plain
+from ..database.unreadable import has_unreadable
 from . import audit, retention
 from .database import changing, reading
 from .dead_letters import (
@@ -22,7 +20,7 @@ from .dead_letters import (
     check_age,
     expiry_notes,
     letter_conditions,
-    letter_in,
+    letter_of,
     no_such_letter,
     settled_columns,
 )
@@ -34,17 +32,16 @@ from .history import (
     NewEntry,
     SuccessKey,
     entry_conditions,
-    entry_in,
+    entry_of,
     successes_of,
 )
-from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
+from .paging import DEFAULT_LIMIT, Page, moment_in, position_in, token_of
 from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
+from .readable import StoredRow, readable_page, rows_in
 from .retention import RETENTION_DAYS
 from .row_keys import parsed_history_key
 from .schema import dead_letters_table, history_table
 from .times import database_now, days_before
-
-_Item = TypeVar("_Item")
 
 _LETTERS = "dead letters"
 _HISTORY = "history"
@@ -77,7 +74,7 @@ class SqlLetterTable(LetterTable):
         query = select(dead_letters_table).where(*letter_conditions(wanted)).order_by(*NEWEST_FIRST)
         if after is not None:
             query = query.where(_behind(after))
-        return _page(self._engine, query, limit, letter_in, _token)
+        return readable_page(self._engine, query, limit, letter_of, _token)
 
     def count(self, wanted: LetterFilter = EVERY_LETTER) -> int:
         """Return how many letters are wanted."""
@@ -158,7 +155,7 @@ class SqlHistoryTable(HistoryTable):
         """Add an entry and return it."""
         with changing(self._engine) as connection:
             entry_id = self._history.add(connection, entry)
-            return entry_in(connection.execute(select(history_table).where(_entries.id == entry_id)).one())
+            return entry_of(*rows_in(connection, select(history_table).where(_entries.id == entry_id)))
 
     def get(self, engine: str, row_key: str) -> HistoryEntry | None:
         """Return one entry; None when no entry has that key."""
@@ -170,8 +167,7 @@ class SqlHistoryTable(HistoryTable):
             return None
         query = select(history_table).where(_entries.id == key.id, _entries.engine == engine)
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
-        found = None if row is None else entry_in(row)
+            found = next(map(entry_of, rows_in(connection, query)), None)
         return found if found is not None and found.row_key == row_key else None
 
     def page(
@@ -183,7 +179,7 @@ class SqlHistoryTable(HistoryTable):
         query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
         if after is not None:
             query = query.where(_entries.id < position_in(_HISTORY, after, [int])[0])
-        return _page(self._engine, query, limit, entry_in, lambda entry: token_of(_HISTORY, entry.id))
+        return readable_page(self._engine, query, limit, entry_of, lambda row: token_of(_HISTORY, row["id"]))
 
     def succeeded(
         self, engine: str, operation: str, correlation_id: str, application: str | None = None
@@ -194,8 +190,7 @@ class SqlHistoryTable(HistoryTable):
             return None
         query = select(history_table).where(*entry_conditions(wanted)).order_by(_entries.id.desc())
         with reading(self._engine) as connection:
-            row = connection.execute(query.limit(1)).one_or_none()
-        return None if row is None else entry_in(row)
+            return next(map(entry_of, rows_in(connection, query.limit(1))), None)
 
     def of_correlation(
         self, engine: str, correlation_id: str, operation: str | None = None, application: str | None = None
@@ -209,27 +204,16 @@ class SqlHistoryTable(HistoryTable):
         return retention.prune_history(self._engine, retention_days)
 
 
-def _page(
-    engine: Engine,
-    query: Select[Any],
-    limit: int,
-    item_in: Callable[[Row[Any]], _Item],
-    token: Callable[[_Item], str],
-) -> Page[_Item]:
-    with reading(engine) as connection:
-        rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
-    items = [item_in(row) for row in rows[:limit]]
-    return Page(items, token(items[-1]) if len(rows) > limit else None)
-
-
 def _check_key(engine: str, row_key: str) -> None:
     """Check that there can be such a letter: not every database takes every text even in a question."""
     if not is_plain(engine + row_key):
         raise no_such_letter(engine, row_key)
 
 
-def _token(letter: DeadLetter) -> str:
-    return token_of(_LETTERS, letter.last_failure_at.isoformat(), letter.engine, letter.row_key)
+def _token(row: StoredRow) -> str:
+    if has_unreadable(row[column] for column in ("last_failure_at", "engine", "row_key")):
+        letter_of(row)  # which refuses it
+    return token_of(_LETTERS, row["last_failure_at"].isoformat(), row["engine"], row["row_key"])
 
 
 def _behind(token: str) -> ColumnElement[bool]:
