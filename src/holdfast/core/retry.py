@@ -8,6 +8,8 @@ from .clock import random_fraction
 from .error_groups import leaves_of
 
 _MOST_DOUBLINGS = 10
+LONGEST_SECONDS = 100 * 366 * 86_400.0
+"""A century: every database can add as much to a date, and every clock can wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from ...core.clock import Clock
 from ...core.errors import Ambiguous, JobError, LostLeaseError, Unavailable
 from ...core.moments_ahead import TOLERATED_SECONDS
 from ...core.names import shortened
+from ...core.retry import LONGEST_SECONDS
 from ...database.fetching import every_row
 from ...database.pools import writing
 from ...database.repeating import repeated
@@ -71,7 +72,6 @@ from .readable import readable_jobs, require_readable
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
 _COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would copy every value, which is slow
 _LONGEST_APPLICATION = 100
-_LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
 _TRIES_FOR_A_KEY = 10
 _LOCKED_SECONDS = 0.05
 _DRAWS_PER_SWEEP = 1000  # so often are rate buckets that are full again removed
@@ -899,7 +899,7 @@ def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:
 
 def _bounded(seconds: float | None) -> float | None:
     """Return a handler's wish as a pause that ends before the calendars of databases do."""
-    return None if seconds is None else min(seconds, _LONGEST_PAUSE_SECONDS)
+    return None if seconds is None else min(seconds, LONGEST_SECONDS)
 
 
 def successes(reports: Sequence[Success]) -> Batch:
