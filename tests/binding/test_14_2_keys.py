@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -151,3 +151,48 @@ def test_14_2_a_column_that_has_another_type_by_now_is_looked_at_anew_now_and_th
     else:
         with pytest.raises(ConfigurationError, match="cannot be a key"):
             reader.get(pk={"id": "nope"})
+
+
+NOON = datetime(2024, 5, 1, 12, 30, 1)  # noqa: DTZ001 - the columns have no zone
+# What a column declares, a value that it can hold, and values that are finer: the database finds nothing by them.
+FINER: dict[str, list[tuple[str, object, list[object], str]]] = {
+    "postgres": [
+        ("real", 0.1, [0.1 + 2**-40, 16777217, Decimal("0.100000001"), 1e300], "more digits than single precision"),
+        ("timestamp(3)", NOON.replace(microsecond=5000), [NOON.replace(microsecond=5)], "at most 3 digits of a second"),
+        ("timestamp(0)", NOON, [NOON.replace(microsecond=1), "2024-05-01T12:30:01.5"], "it must be whole seconds"),
+        ("timestamptz(3)", NOON.replace(tzinfo=UTC), [NOON.replace(microsecond=5, tzinfo=UTC)], "at most 3 digits"),
+        ("time(0)", NOON.time(), [time(1, 2, 3, 4)], "it must be whole seconds"),
+    ],
+    "mariadb": [
+        ("float", 0.1, [0.1 + 2**-40, 16777217, Decimal("0.100000001")], "more digits than single precision"),
+        ("datetime", NOON, [NOON.replace(microsecond=1), "2024-05-01T12:30:01.5"], "it must be whole seconds"),
+        ("datetime(3)", NOON.replace(microsecond=5000), [NOON.replace(microsecond=5)], "at most 3 digits of a second"),
+        ("time", NOON.time(), [time(1, 2, 3, 4), timedelta(microseconds=1)], "it must be whole seconds"),
+        ("binary(4)", b"abcd", [b"a", b"", b"abcde"], "it must be 4 bytes"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "case"), [(kind, at) for kind, cases in FINER.items() for at in range(len(cases))])
+def test_14_2_a_key_finer_than_its_column_is_refused(kind: str, case: int, request: pytest.FixtureRequest) -> None:
+    database: Database = request.getfixturevalue(kind)
+    declared, whole, finer, said = FINER[kind][case]
+    database.execute(f"CREATE TABLE things (id {declared} PRIMARY KEY, n integer)")
+    reader, writer = database.reader("things"), database.writer("things")
+    writer.insert(data={"id": whole, "n": 0})
+    for key in finer:
+        told = {way: refusal(act, reader, writer, key) for way, act in WAYS.items()}
+        assert len(set(told.values())) == 1, told
+        assert said in told["get"]
+    for name, act in WAYS.items():
+        act(reader, writer, whole)
+        is_there = database.value("SELECT count(*) FROM things") == 1
+        assert is_there is not name.startswith("delete"), name
+        if name.startswith("update") or name == "upsert":
+            assert database.value("SELECT n FROM things") == 9
+            writer.update(data={"n": 0}, pk={"id": whole})
+        elif not is_there:
+            writer.insert(data={"id": whole, "n": 0})
+    found = reader.get(pk={"id": whole})
+    assert found is not None
+    assert reader.get(pk={"id": found["id"]}) == found

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
-from holdfast import DbError, SqlAlchemySource, WriteError
+from holdfast import ConfigurationError, DbError, SqlAlchemySource, WriteError
 from holdfast.core.types import JsonObject
 from tests.binding.databases import Database
 
@@ -336,6 +338,9 @@ def test_14_7_every_type_is_exact_or_refused(database: Database, caplog: pytest.
     places = [name for name, kind in columns.items() if kind.is_place]
     wrong["key of all types"] = wrongly_placed(source(database, "one", [*places, "id"]), True)
 
+    for name, kind in columns.items():
+        if not kind.is_key:
+            wrong[f"key of a table, {kind.declared}"] = misled_by_key(database, f"alone_{name}", kind)
     keys = {name: kind for name, kind in columns.items() if kind.is_key}
     for start in range(0, len(keys), MOST_KEY_COLUMNS):
         some = dict(list(keys.items())[start : start + MOST_KEY_COLUMNS])
@@ -372,6 +377,38 @@ def lost_by_key(database: Database, number: int, kinds: dict[str, Kind]) -> list
     writer.delete_many(pks=read)
     left = database.rows(f"SELECT n FROM {table}")
     return [*wrong, *([f"not deleted: {left}"] if left else [])]
+
+
+def misled_by_key(database: Database, table: str, kind: Kind) -> list[str]:
+    """Return the ways by a key of a type that neither meet its row nor are refused."""
+    try:
+        database.execute(f"CREATE TABLE {table} (id {kind.declared} NOT NULL, n integer NOT NULL, PRIMARY KEY (id))")
+    except DBAPIError:  # the database itself has no such keys
+        return []
+    writer, reader = database.writer(table), database.reader(table)
+    wrong = []
+    for at, key in enumerate(kind.written + kind.read):
+        ways: dict[str, Callable[[], object]] = {
+            "get": partial(reader.get, pk={"id": key}),
+            "update": partial(writer.update, data={"n": 1}, pk={"id": key}),
+            "upsert": partial(writer.upsert, data={"id": key, "n": 2}, conflict_columns=["id"]),
+            "delete": partial(writer.delete, pk={"id": key}),
+        }
+        writer.insert(data={"id": kind.written[at % 2], "n": 0})
+        wrong += [f"{way} by {key!r}" for way, act in ways.items() if not is_met_or_refused(database, table, act)]
+        database.execute(f"DELETE FROM {table}")
+    return wrong
+
+
+def is_met_or_refused(database: Database, table: str, act: Callable[[], object]) -> bool:
+    """Return whether the one row was read or changed, none added, or the key refused."""
+    before = database.rows(f"SELECT n FROM {table}")
+    try:
+        found = act()
+    except (ConfigurationError, DbError):
+        return database.rows(f"SELECT n FROM {table}") == before
+    after = database.rows(f"SELECT n FROM {table}")
+    return found is not None or (after != before and len(after) <= 1)
 
 
 def test_14_7_what_would_be_stored_as_another_value_is_refused(database: Database) -> None:

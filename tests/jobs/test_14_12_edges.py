@@ -284,3 +284,36 @@ class TestValuesThatCannotBe:
         assert found.status == "ready", "the neighbour was not touched"
         assert job_id_of(f"job-{2**63}") is None
         hf._provider.dispose_all()
+
+
+BIG = 10**400
+ENDLESS = 10**5000  # which Python does not even show
+
+
+@pytest.mark.parametrize(
+    "seconds", [BIG, -BIG, ENDLESS, 1e400, float("nan")], ids=["big", "below", "endless", "inf", "nan"]
+)
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda hf, given: hf.job(max_seconds=given),
+        lambda hf, given: hf.job(lease_seconds=given),
+        lambda hf, given: hf.job(retry_base_seconds=given),
+        lambda hf, given: hf.job(retry_max_seconds=given),
+        lambda hf, given: hf.job(unique_seconds=given),
+        lambda hf, given: hf.job(rate=(1, given)),
+        lambda hf, given: hf.job(lambda: None).options(delay_seconds=given),
+        lambda hf, given: WorkerSettings(poll_seconds=given),
+        lambda hf, given: WorkerSettings(drain_seconds=given),
+    ],
+)
+def test_14_12_no_number_of_seconds_is_too_large_for_a_clear_sentence(give: Callable[..., Any], seconds: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        give(Holdfast("sqlite://"), seconds)(lambda: None)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("seconds", [BIG, ENDLESS])
+def test_14_12_a_pause_without_end_is_a_century(seconds: Any) -> None:
+    assert Snooze(in_seconds=seconds).in_seconds == Retry("x", in_seconds=seconds).in_seconds == 100 * 366 * 86_400
+    assert Snooze(in_seconds=-seconds).in_seconds == 0

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from ..core.clock import new_id
@@ -56,7 +57,7 @@ class Signer:
                 "without a token.",
                 PARAMETER,
             ) from error
-        return Page(found.items, self.signed(listing, found.continuation_token))
+        return replace(found, continuation_token=self.signed(listing, found.continuation_token))
 
     def signed(self, listing: str, token: str | None) -> str | None:
         """Return a listing's token as it is given out; None when there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -62,6 +62,9 @@ class LetterPage(Wire):
 
     items: list[LetterItem]
     continuation_token: str | None = Field(description="To go on with; null on the last page.")
+    unreadable: tuple[str, ...] = Field(
+        default=(), description="A sentence for each row of the page that cannot be read. Left out when there is none."
+    )
 
 
 class Retried(Wire):
@@ -78,7 +81,7 @@ class Expired(Wire):
     expired: int
 
 
-@router.get("", summary="List dead letters", **answers(Succeeded[LetterPage], 400, query=LetterQuery))
+@router.get("", summary="List dead letters", **answers(Succeeded[LetterPage], 400, query=LetterQuery, leaves_out=True))
 def list_letters(
     query: Annotated[LetterQuery, Query()], request: Request, services: WithServices, caller: Reader
 ) -> Succeeded[LetterPage]:
@@ -91,7 +94,9 @@ def list_letters(
         _LISTING, query.continuation_token, lambda after: services.letters.page(query.wanted(), query.limit, after)
     )
     items = [_item(letter, caller) for letter in page.items]
-    return succeeded(request, LetterPage(items=items, continuation_token=page.continuation_token))
+    unreadable: dict[str, Any] = {"unreadable": page.unreadable} if page.unreadable else {}
+    answer = LetterPage(items=items, continuation_token=page.continuation_token, **unreadable)
+    return succeeded(request, answer)
 
 
 @router.get(

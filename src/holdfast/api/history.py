@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -52,9 +52,14 @@ class EntryPage(Wire):
 
     items: list[EntryItem]
     continuation_token: str | None = Field(description="To go on with; null on the last page.")
+    unreadable: tuple[str, ...] = Field(
+        default=(), description="A sentence for each row of the page that cannot be read. Left out when there is none."
+    )
 
 
-@router.get("", summary="List history entries", **answers(Succeeded[EntryPage], 400, query=HistoryQuery))
+@router.get(
+    "", summary="List history entries", **answers(Succeeded[EntryPage], 400, query=HistoryQuery, leaves_out=True)
+)
 def list_entries(
     query: Annotated[HistoryQuery, Query()], request: Request, services: WithServices, caller: Reader
 ) -> Succeeded[EntryPage]:
@@ -67,7 +72,9 @@ def list_entries(
         _LISTING, query.continuation_token, lambda after: services.entries.page(query.wanted(), query.limit, after)
     )
     items = [EntryItem(**described(EntryItem, entry)) for entry in page.items]
-    return succeeded(request, EntryPage(items=items, continuation_token=page.continuation_token))
+    unreadable: dict[str, Any] = {"unreadable": page.unreadable} if page.unreadable else {}
+    answer = EntryPage(items=items, continuation_token=page.continuation_token, **unreadable)
+    return succeeded(request, answer)
 
 
 @router.get(

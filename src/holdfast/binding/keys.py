@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError
 from ..core.key_text import shown_key
-from ..database.column_values import Fit, fit_of, shown_type
+from ..database.column_values import Fit, key_fit_of, shown_type
 from ..database.reflection import qualified
 from .tables import DIALECT
 
@@ -76,7 +76,7 @@ def fitting_rows(table: Table, rows: Sequence[RowData], names: Collection[str]) 
     Raises:
         UnfitKeyError: one does not fit; the message names column, value and type.
     """
-    fits = {name: fit_of(table.c[name].type, table.info[DIALECT]) for name in names}
+    fits = {name: key_fit_of(table.c[name].type, table.info[DIALECT]) for name in names}
     return [_fitting(table, row, fits) for row in rows]
 
 

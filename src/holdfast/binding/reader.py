@@ -21,7 +21,7 @@ from ..database.pools import EngineProvider, autocommit
 from ..database.psycopg_values import exact_reading
 from ..database.unreadable import Fetched, Rows
 from .base import TableBinding, check_key, require_dict
-from .keys import fitting_keys
+from .keys import by_key, with_key_names
 
 _Result = TypeVar("_Result")
 _Row = dict[str, object]
@@ -65,13 +65,13 @@ class DbReader(TableBinding):
 
         def find(table: Table) -> list[_Row]:
             check_key(table, pk, "Use query().")
-            [key] = fitting_keys(table, [pk])
-            statement = select(table).where(*(table.c[name] == value for name, value in key.items()))
+            [key] = with_key_names(table, [pk])
+            statement = select(table).where(*by_key(table))
             types = [column.type for column in table.c]
 
             def read(connection: Connection) -> list[_Row]:
                 def execute() -> CursorResult[Any]:
-                    return connection.execute(statement)
+                    return connection.execute(statement, key)
 
                 result = execute()
                 found = fetched(result, _at_most(2), types=types, again=execute)

@@ -9,7 +9,7 @@ import typer
 from ..app import Holdfast
 from ..core.errors import ConfigurationError
 from ..core.types import JsonObject
-from ..jobs.listing import JobFilter, ListedJob, find, jobs_by_id
+from ..jobs.listing import JobFilter, ListedJob, find, jobs_by_id, topics_of
 from ..jobs.model import JobId, JobStatus, TopicStats, item_id
 from ..jobs.operator import cancel_jobs, pause_topic, refuse_messages, retry_jobs
 from ..jobs.overview import NextRun
@@ -117,7 +117,7 @@ def retry(job_ids: _IdsArgument, app: AppOption = None, yes: YesOption = False, 
     ids = _unique(job_ids)
     store = job_store(app_with_tables(app).database)
     with conflicts_refused():  # before anything is asked
-        refuse_messages({job_id: job.topic for job_id, job in jobs_by_id(store.engine, ids).items()})
+        refuse_messages(topics_of(store.engine, ids))
     if len(ids) > 1:
         confirm(f"{counted(len(ids), 'job')} would be retried.", word=str(len(ids)), what="how many", yes=yes)
     with conflicts_refused():
@@ -136,10 +136,10 @@ def cancel(
     """Cancel waiting jobs at once, and ask the workers of running ones to stop."""
     ids = _unique(job_ids)
     store = job_store(app_with_tables(app).database)
-    found = jobs_by_id(store.engine, ids)
+    found = topics_of(store.engine, ids)
     with conflicts_refused():  # before anything is asked
-        refuse_messages({job_id: job.topic for job_id, job in found.items()})
-    topics = sorted({job.topic for job in found.values()})
+        refuse_messages(found)
+    topics = sorted(set(found.values()))
     if found:
         effect = f"{counted(len(ids), 'job')} of {', '.join(topics)} would be cancelled."
         word, what = (topics[0], "the topic") if len(topics) == 1 else (str(len(ids)), "how many")

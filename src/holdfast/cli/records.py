@@ -18,7 +18,7 @@ from ..records.paging import Page
 from ..records.schema import audit_table
 from .loading import load_app
 from .logs import configure_logging
-from .output import print_fields, print_json, print_line, print_note, print_table, shown_time
+from .output import print_error, print_fields, print_json, print_line, print_note, print_table, shown_time
 from .trigger_views import require_tables
 
 _LONGEST_IN_A_TABLE = 100
@@ -74,13 +74,16 @@ def print_page(
     as_json: bool,
 ) -> None:
     """Print a page of a listing, and how to get the next."""
+    for sentence in page.unreadable:
+        print_error(sentence)
     if as_json:
         items = [described(item) for item in page.items]
-        print_json({"items": items, "continuation_token": page.continuation_token})
+        unreadable = {"unreadable": list(page.unreadable)} if page.unreadable else {}
+        print_json({"items": items, "continuation_token": page.continuation_token, **unreadable})
         return
     if page.items:
         print_table(columns, map(row, page.items), whole=TO_COPY)
-    else:
+    elif not page.unreadable:
         print_line(nothing)
     if page.continuation_token is not None:
         print_note(f"There is more. Go on with --after {page.continuation_token}")

@@ -31,6 +31,9 @@ def key_problem(key: object, longest: int) -> str | None:
 
 
 def shown_key(key: object) -> str:
-    """Return a key as an error shows it: quoted, and not endless."""
-    text = repr(key)
+    """Return a key, or a setting, as an error shows it: quoted, and not endless."""
+    try:
+        text = repr(key)
+    except ValueError:  # Python shows no number of thousands of digits
+        return "a number of thousands of digits"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}…"

@@ -9,6 +9,8 @@ from .error_groups import leaves_of
 from .errors import ConfigurationError
 
 _MOST_DOUBLINGS = 10
+LONGEST_SECONDS = 100 * 366 * 86_400.0
+"""A century: every database can add as much to a date, and every clock can wait for it."""
 
 
 class _OutOfRangeError(ConfigurationError, ValueError):

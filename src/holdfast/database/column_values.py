@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
+    BINARY,
+    REAL,
     BigInteger,
     Boolean,
     Date,
@@ -34,10 +36,13 @@ from sqlalchemy.dialects import mssql, mysql, postgresql
 from sqlalchemy.types import TypeDecorator, TypeEngine, _Binary
 
 from ..core.key_text import is_plain
+from .single_precision import as_single, shortest_single
 
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _EXACT_FLOAT = 2**53
+_MICROS = 6
+_MYSQL = ("mysql", "mariadb")
 
 
 def whole_number(text: str) -> int:
@@ -108,6 +113,58 @@ def fit_of(column_type: TypeEngine[Any], dialect_name: str) -> Fit | None:
     if found is _as_decimal and dialect_name == "sqlite":  # it keeps more digits than its column says
         return partial(_as_decimal, Numeric())
     return None if found is None else partial(found, kept)
+
+
+def key_fit_of(column_type: TypeEngine[Any], dialect_name: str) -> Fit | None:
+    """Return what fits values into a column that rows are found by; None for a type that is not known here.
+
+    A value that is finer than its column declares equals none that is stored there. The database would find nothing by
+    it, but store it in a rounded form, so it is refused.
+    """
+    fit, exact = fit_of(column_type, dialect_name), _exact_of(_own(column_type), dialect_name)
+    if fit is None or exact is None:
+        return fit
+    return lambda value: exact(fit(value))
+
+
+def _exact_of(kept: Any, dialect_name: str) -> Fit | None:
+    """Return what refuses the values that a column would not hold as they are."""
+    match kept:
+        case REAL() | mysql.FLOAT() if dialect_name != "sqlite":
+            return _as_single
+        case DateTime() | Time() if dialect_name != "sqlite":
+            return partial(_in_digits_of_a_second, _digits_of_a_second(kept, dialect_name))
+        case BINARY() if kept.length is not None and dialect_name != "sqlite":
+            return partial(_of_length, kept.length)
+    return None
+
+
+def _as_single(value: Any) -> object:
+    """Return a number as single precision has it, in double precision: the databases compare in that."""
+    single = as_single(value)
+    if single is None or value not in (single, shortest_single(single)):
+        raise ValueError("it has more digits than single precision keeps")
+    return single
+
+
+def _digits_of_a_second(kept: Any, dialect_name: str) -> int:
+    declared = getattr(kept, "fsp", None) if dialect_name in _MYSQL else getattr(kept, "precision", None)
+    if declared is None:
+        return 0 if dialect_name in _MYSQL else _MICROS
+    return min(int(declared), _MICROS)
+
+
+def _in_digits_of_a_second(digits: int, value: Any) -> object:
+    micros = getattr(value, "microsecond", getattr(value, "microseconds", 0))
+    if micros % 10 ** (_MICROS - digits):
+        raise ValueError(f"it must have at most {digits} digits of a second" if digits else "it must be whole seconds")
+    return value
+
+
+def _of_length(length: int, value: Any) -> object:
+    if len(value) != length:
+        raise ValueError(f"it must be {length} bytes, neither less nor more")
+    return value
 
 
 def shown_type(column_type: TypeEngine[Any]) -> str:

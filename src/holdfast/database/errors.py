@@ -120,6 +120,7 @@ _SQLITE_WORDS = {  # of its code for any other error
     "no such column": Kind.MISSING_COLUMN,
     "has no column": Kind.MISSING_COLUMN,
 }
+_NO_TEXT = "Could not decode to UTF-8"  # what SQLite's driver says of a value: the file and its path are well
 _CLIENTS_OWN = range(2000, 3000)  # numbers that MySQL's clients give to what is wrong with a connection
 _OPERATIONAL = {"OperationalError", "InterfaceError"}  # every driver has classes of these names
 _OUR_TABLES = "holdfast_"
@@ -207,7 +208,7 @@ def _by_words(text: str) -> Kind:
 
 def _without_code(original: Any) -> Kind:
     """Judge by the class of an error whose code is none, or is not known here."""
-    if not _is_operational(original):
+    if not _is_operational(original) or _NO_TEXT in str(original):
         return Kind.OTHER
     code = code_of(original)
     is_the_clients = code == 0 or code in _CLIENTS_OWN if isinstance(code, int) else not state_of(original)

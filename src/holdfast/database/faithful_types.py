@@ -7,7 +7,6 @@ on the way in by those of ``kept_types``, on SQLite in both directions by those 
 from __future__ import annotations
 
 import json
-import struct
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
@@ -53,6 +52,7 @@ from .kept_types import (
     require_no_json_text,
 )
 from .postgres_arrays import KeptArray
+from .single_precision import shortest_single
 from .sqlite_types import (
     DeclaredType,
     SqliteAnything,
@@ -113,21 +113,6 @@ class SingleFloat(Kept):
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """Return what finds the shortest number that single precision takes for the same."""
         return shortest_single
-
-
-def shortest_single(value: Any) -> Any:
-    """Return the number with the fewest digits that is the same in single precision: 0.1, not 0.10000000149011612."""
-    if not isinstance(value, float):
-        return value
-    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 9))
-    return next((each for each in shorter if _single(each) == _single(value)), value)
-
-
-def _single(value: float) -> bytes:
-    try:
-        return struct.pack("f", value)
-    except OverflowError:  # rounded up beyond the largest
-        return b""
 
 
 class AsHandedOut(Kept):

@@ -11,7 +11,7 @@ from sqlalchemy.types import TypeEngine
 
 from .drivers import driver_of
 from .psycopg_values import rows_as_stored
-from .unreadable import Fetched, Rows, Unreadable, up_to_unreadable
+from .unreadable import Fetched, MarkedRows, Rows, Unreadable, has_unreadable, up_to_unreadable
 
 
 def all_rows(result: CursorResult[Any]) -> Rows:
@@ -26,7 +26,21 @@ def fetched(
     types: Sequence[TypeEngine[Any]] = (),
     again: Callable[[], CursorResult[Any]] | None = None,
 ) -> Fetched:
-    """Return the rows that ``read`` takes from a result.
+    """Return the rows that ``read`` takes from a result, up to the first that cannot be read; as for ``every_row``."""
+    rows = every_row(result, read, types=types, again=again)
+    if isinstance(rows, MarkedRows):
+        return up_to_unreadable(rows, range(len(rows[0])))
+    return up_to_unreadable(rows, [at for at, kind in enumerate(types) if getattr(kind, "can_be_unreadable", False)])
+
+
+def every_row(
+    result: CursorResult[Any],
+    read: Callable[[CursorResult[Any]], Rows] = all_rows,
+    *,
+    types: Sequence[TypeEngine[Any]] = (),
+    again: Callable[[], CursorResult[Any]] | None = None,
+) -> Rows:
+    """Return the rows that ``read`` takes from a result; ``MarkedRows`` when the driver cannot read one of them.
 
     Args:
         result: what a statement has returned.
@@ -38,16 +52,14 @@ def fetched(
     connection, stored = result.connection, getattr(result.cursor, "pgresult", None)
     driver = driver_of(connection)
     try:
-        rows = read(result)
+        return read(result)
     except Exception:
         marked: Rows = []
         with suppress(Exception):  # then the error is another one, and it is the first that counts
             marked = _marked(stored, connection, driver, types, read, again)
-        found = up_to_unreadable(marked, range(len(marked[0]) if marked else 0))
-        if found.bad is None:
+        if not any(map(has_unreadable, marked)):
             raise
-        return found
-    return up_to_unreadable(rows, [at for at, kind in enumerate(types) if getattr(kind, "can_be_unreadable", False)])
+        return MarkedRows(marked)
 
 
 def chunks(result: CursorResult[Any], size: int) -> Generator[Fetched, None, None]:

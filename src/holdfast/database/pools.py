@@ -272,7 +272,12 @@ def said(
 ) -> list[Sequence[Any]]: ...
 @overload
 def said(
-    connection: Connection, sql: str, values: Mapping[str, object] | None = None, *, read: Callable[[Any], _Answer]
+    connection: Connection,
+    sql: str,
+    values: Mapping[str, object] | None = None,
+    *,
+    read: Callable[[Any], _Answer],
+    is_binary: bool = False,
 ) -> _Answer: ...
 def said(
     connection: Connection,

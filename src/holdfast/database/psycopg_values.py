@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.types import TypeEngine
 
 from .drivers import driver_of
-from .unreadable import Unreadable
+from .pools import rows_of
+from .unreadable import MarkedRows, Rows, Unreadable, has_unreadable
 
 _TEXT = 0
 
@@ -54,24 +55,35 @@ def _exact_classes() -> tuple[Any, Any]:
             return text if "mon" in text or "year" in text else super().load(data)
 
     class ReadableCursor(ServerCursor[Any]):
-        """A cursor of a stream: its rows end with the first that cannot be read."""
+        """A cursor of a stream: it hands out rows that cannot be read, too."""
 
         def fetchmany(self, size: int = 0) -> list[Any]:
             try:
                 return super().fetchmany(size)
             except Exception:
                 rows = [] if self.pgresult is None else rows_as_stored(self.pgresult, self.connection)
-                if not rows or not any(type(value) is Unreadable for value in rows[-1]):
+                if not any(map(has_unreadable, rows)):
                     raise
                 return rows
 
     return ExactInterval, ReadableCursor
 
 
+def marked_rows_of(cursor: Any) -> Rows:
+    """Return what a cursor of psycopg has to tell; ``MarkedRows`` when it cannot read one of the rows."""
+    try:
+        return rows_of(cursor)
+    except Exception:
+        rows = rows_as_stored(cursor.pgresult, cursor.connection)
+        if not any(map(has_unreadable, rows)):
+            raise
+        return MarkedRows(rows)
+
+
 def rows_as_stored(
     stored: Any, session: Any, dialect: Dialect | None = None, types: Sequence[TypeEngine[Any]] = ()
 ) -> list[tuple[object, ...]]:
-    """Return the rows of a result of libpq up to the first that psycopg cannot read, with ``Unreadable`` in that one.
+    """Return the rows of a result of libpq, with ``Unreadable`` for what psycopg cannot read.
 
     ``types`` are those of the columns where they are known; SQLAlchemy converts some of their values.
     """
@@ -85,8 +97,6 @@ def rows_as_stored(
     for number in range(stored.ntuples):
         values = [stored.get_value(number, at) for at in range(stored.nfields)]
         rows.append(tuple(map(_loaded, values, loaders, converters)))
-        if any(type(value) is Unreadable for value in rows[-1]):
-            break
     return rows
 
 

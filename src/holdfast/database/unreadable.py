@@ -6,7 +6,7 @@ driver fails with the whole result then, and says neither which row it was nor, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,21 @@ class Unreadable:
         return "?" if self.stored is None else str(self.stored)
 
 
+class MarkedRows(list[Sequence[Any]]):
+    """Rows that a driver failed with, of which some have ``Unreadable`` among their values."""
+
+
+def has_unreadable(row: Iterable[object]) -> bool:
+    """Return whether a value of a row cannot be read."""
+    return Unreadable in map(type, row)
+
+
+def problem_in(columns: Iterable[str], values: Iterable[object]) -> str | None:
+    """Return which column of a row cannot be read, and why; None when each can."""
+    found = ((name, value) for name, value in zip(columns, values, strict=False) if isinstance(value, Unreadable))
+    return next((f"column '{name}' {value.why}" for name, value in found), None)
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
     """A row that cannot be read: its values, with ``Unreadable`` among them, and its number in the result, from 1."""
@@ -33,9 +48,7 @@ class UnreadableRow:
 
     def problem(self, columns: Sequence[str]) -> str:
         """Return which column it is, and why."""
-        found = ((name, value) for name, value in zip(columns, self.values, strict=False))
-        name, value = next((name, value) for name, value in found if isinstance(value, Unreadable))
-        return f"column '{name}' {value.why}"
+        return str(problem_in(columns, self.values))
 
 
 @dataclass(frozen=True, slots=True)

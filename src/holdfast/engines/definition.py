@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..core.errors import ConfigurationError, NotFoundError
+from ..core.key_text import shown_key
 from ..core.keywords import takes
 from ..core.retry import RetryPolicy
 from ..core.schedule import Schedule
@@ -238,9 +238,9 @@ def _check_missed(name: str, settings: EngineSettings) -> None:
 
 
 def _check_seconds(name: str, setting: str, value: object, *, least: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not least <= float(str(value)) <= LONGEST_INVISIBLE_SECONDS:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= LONGEST_INVISIBLE_SECONDS:  # type: ignore[operator] # it is a number
         raise ConfigurationError(
-            f"Engine '{name}': {setting}={value!r:.80} must be a number of seconds from {least:g} to "
+            f"Engine '{name}': {setting}={shown_key(value)} must be a number of seconds from {least:g} to "
             f"{LONGEST_INVISIBLE_SECONDS:.0f} (7 days)."
         )

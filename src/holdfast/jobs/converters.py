@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from ..core.errors import ConfigurationError
-from .round_trip import difference
+from .round_trip import difference, have_same_set
 
 Kinds = frozenset[type]
 SCALARS: Kinds = frozenset({str, int, float, bool, type(None)})
@@ -393,6 +393,15 @@ class _Dataclass(Converter):
             raise Misfit(f"{self.label} does not take it: {error}") from error
 
 
+_WAYS: tuple[dict[str, bool], ...] = tuple(
+    {"exclude_unset": exclude_unset, "by_alias": by_alias}
+    for exclude_unset in (True, False)
+    for by_alias in (True, False)
+)
+"""How models are written. Without what was not set, so that it arrives as not set; with it where it would arrive as
+something else, such as an id that is made anew for each. A model may read its fields under other names than it writes."""
+
+
 class _Model(Converter):
     """A Pydantic model, which knows best how to write and read itself. Pydantic is not imported here.
 
@@ -408,22 +417,23 @@ class _Model(Converter):
     def write(self, value: Any) -> object:
         if type(value) is not self._kind:
             raise self.misfit(value)
-        facts = []
-        for by_alias in (True, False):  # a model may write its fields under other names than it reads them
-            dumped = self._dumped(value, by_alias)
+        facts: list[str] = []
+        for options in _WAYS:
+            dumped = self._dumped(value, options)
             try:
-                where = difference(value, self.read(dumped))
+                back = self.read(dumped)
             except Misfit as misfit:
                 facts.append(f"{self.label} would not be taken back from JSON: {misfit.fact}")
                 continue
-            if where is None:
+            where = difference(value, back)
+            if where is None and (not options["exclude_unset"] or have_same_set(value, back)):
                 return dumped
             facts.append(_loss(f"{self.label}{where}"))
-        raise Misfit(facts[0])
+        raise Misfit(facts[-len(_WAYS) // 2])
 
-    def _dumped(self, value: Any, by_alias: bool) -> object:
+    def _dumped(self, value: Any, options: Mapping[str, bool]) -> object:
         try:
-            dumped: object = value.model_dump(mode="json", by_alias=by_alias, round_trip=True, warnings=False)
+            dumped: object = value.model_dump(mode="json", round_trip=True, warnings=False, **options)
         except ValueError as error:
             raise Misfit(f"{self.label} cannot be written as JSON: {error}") from error
         return dumped

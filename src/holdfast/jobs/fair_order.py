@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A ready job that has room. When it became ready is as the database's driver says it."""
+    """A ready job that has room. When it became ready is in a form that sorts, and that any value of the column has."""
 
     id: int
     key: str | None

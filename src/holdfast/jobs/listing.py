@@ -16,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     Double,
     Integer,
-    Row,
     Select,
     String,
     and_,
@@ -31,7 +30,8 @@ from sqlalchemy.engine import Connection, Dialect, Engine
 from ..core.key_text import is_plain
 from ..records.database import reading, translated
 from ..records.failure_text import words_contain, words_of
-from ..records.paging import DEFAULT_LIMIT, Page, checked_limit, position_in, token_of
+from ..records.paging import DEFAULT_LIMIT, Page, position_in, token_of
+from ..records.readable import StoredRow, read, readable_page, rows_in
 from ..records.times import UtcMoment, database_time
 from .model import LARGEST_ID, JobId, JobStatus, item_id
 
@@ -155,17 +155,25 @@ def find(
     query = _select(engine.dialect).where(*_conditions(engine.dialect, wanted)).order_by(_columns.id.desc())
     if after is not None:
         query = query.where(_columns.id < position_in(_KIND, after, [int])[0])
-    with reading(engine) as connection:
-        rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
-    items = [_listed(row) for row in rows[:limit]]
-    return Page(items, token_of(_KIND, items[-1].id) if len(rows) > limit else None)
+    return readable_page(engine, query, limit, _listed, lambda row: token_of(_KIND, row["id"]))
 
 
 def jobs_by_id(engine: Engine, ids: Sequence[JobId]) -> dict[JobId, ListedJob]:
-    """Return those of the jobs that are in the queue."""
+    """Return those of the jobs that are in the queue.
+
+    Raises:
+        QueryError: one of them cannot be read; its row and column are named.
+    """
     with reading(engine) as connection:
-        rows = connection.execute(_select(engine.dialect).where(_columns.id.in_(ids)).order_by(_columns.id))
-        return {JobId(row.id): _listed(row) for row in rows}
+        rows = rows_in(connection, _select(engine.dialect).where(_columns.id.in_(ids)).order_by(_columns.id))
+    return {JobId(row["id"]): _listed(row) for row in rows}
+
+
+def topics_of(engine: Engine, ids: Sequence[JobId], connection: Connection | None = None) -> dict[JobId, str]:
+    """Return the topics of those of the jobs that are in the queue; what else their rows hold is not read."""
+    query = select(_columns.id, _columns.topic).where(_columns.id.in_(ids)).order_by(_columns.id)
+    with reading(engine, connection) as open_connection:
+        return {JobId(row.id): row.topic for row in open_connection.execute(query)}
 
 
 def locked_statuses(engine: Engine, connection: Connection, ids: Sequence[JobId]) -> dict[JobId, JobStatus]:
@@ -217,8 +225,12 @@ def _select(dialect: Dialect) -> Select[Any]:
     return select(jobs_table, database_time(dialect).label("read_at"))
 
 
-def _listed(row: Row[Any]) -> ListedJob:
-    values = dict(row._mapping)
+def _listed(row: StoredRow) -> ListedJob:
+    return read(row, _job, jobs_table.name, ["id"])
+
+
+def _job(row: StoredRow) -> ListedJob:
+    values = dict(row)
     begun_attempt, read_at = values.pop("begun_attempt"), values.pop("read_at")
     is_running = values["status"] == JobStatus.RUNNING.value
     values["is_tested"] = is_running and values["suspicions"] > 0 and begun_attempt == values["attempt"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from sqlalchemy.engine import Connection
 
 from ..core.errors import ConfigurationError, Conflict, JobError
@@ -19,7 +19,7 @@ from ..records.history import History
 from ..records.redrive import Refusal, no_longer_pending
 from ..records.schema import PUBLISHER
 from ..records.times import database_time
-from .listing import job_id_of, jobs_table, locked_statuses
+from .listing import job_id_of, jobs_table, locked_statuses, topics_of
 from .model import JobId, JobStatus, NewJob, item_id
 from .settings import ENGINE_TOPICS
 from .stores.base import SqlJobStore
@@ -40,7 +40,7 @@ def cancel_jobs(store: SqlJobStore, ids: Sequence[JobId], reason: str, actor: st
     """
     with changing(store.engine) as connection:
         statuses = locked_statuses(store.engine, connection, ids)
-        refuse_messages(_topics(store, connection, ids))
+        refuse_messages(topics_of(store.engine, ids, connection))
         _require(statuses, ids, _CANCELLABLE, "cancelled")
         changed = store.cancel(ids, reason, connection)
         for job_id, status in changed.items():
@@ -61,7 +61,7 @@ def retry_jobs(store: SqlJobStore, ids: Sequence[JobId], actor: str) -> None:
     letters = DeadLetters(store.engine)
     with changing(store.engine) as connection:
         statuses = locked_statuses(store.engine, connection, ids)
-        refuse_messages(_topics(store, connection, ids))
+        refuse_messages(topics_of(store.engine, ids, connection))
         for job_id in ids:
             if job_id not in statuses:
                 found = letters.lock_pending(connection, letters.of_item(item_id(job_id), connection))
@@ -138,14 +138,6 @@ def pause_topic(store: SqlJobStore, topic: str, is_paused: bool, actor: str, dec
         store.pause(topic, is_paused, connection)
         audit.record(connection, actor, "jobs pause" if is_paused else "jobs resume", topic)
     return True
-
-
-def _topics(store: SqlJobStore, connection: Connection, ids: Sequence[JobId]) -> dict[JobId, str]:
-    """Return the topics of those of the jobs that are in the queue."""
-    columns = jobs_table.c
-    query = select(columns.id, columns.topic).where(columns.id.in_(ids)).order_by(columns.id)
-    with translated(store.engine, writes=False):
-        return {JobId(row.id): row.topic for row in connection.execute(query)}
 
 
 def _locked(

@@ -6,13 +6,13 @@ Everything is refused where it is written, before a row with it could reach the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ..core.errors import ConfigurationError
 from ..core.key_text import key_problem, shown_key
+from ..core.retry import LONGEST_SECONDS
 from .model import LARGEST_ID, JobId, TopicLimits
 
 MAX_NAME_LENGTH = 140  # history and dead letters put 'jobs:' in front of a topic, and hold 150
@@ -23,7 +23,6 @@ _SMALLEST_PRIORITY, _LARGEST_PRIORITY = -(2**15), 2**15 - 1
 _LARGEST_INTEGER = 2**31 - 1
 _LONGEST_LEASE_SECONDS = 7 * 86_400.0
 _FIRST_YEAR = 1000  # of MariaDB's calendar
-_LARGEST_SECONDS = 100 * 366 * 86_400.0
 
 Rate = tuple[int, float]
 
@@ -99,6 +98,9 @@ class WorkerSettings:
             raise ConfigurationError("A worker needs concurrency of at least 1, and ahead of at least 0.")
         if min(self.beat_seconds, self.watchdog_seconds, self.poll_seconds) <= 0 or self.drain_seconds < 0:
             raise ConfigurationError("A worker's beat_seconds, watchdog_seconds and poll_seconds must be above 0.")
+        times = (self.beat_seconds, self.watchdog_seconds, self.poll_seconds, self.drain_seconds)
+        if not all(seconds <= LONGEST_SECONDS for seconds in times):
+            raise ConfigurationError("A worker's times must be a century at most.")
 
 
 def limits_of(
@@ -211,11 +213,10 @@ def checked_seconds(name: str, seconds: object) -> float:
     Raises:
         ConfigurationError: it is not one.
     """
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
-    if is_number and 0 < seconds <= _LARGEST_SECONDS:  # type: ignore[operator] # it is a number
-        return float(seconds)  # type: ignore[arg-type] # it is a number
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds <= LONGEST_SECONDS:
+        return float(seconds)
     raise ConfigurationError(
-        f"{name}={seconds!r} cannot be used: give a positive number of seconds, a century at most."
+        f"{name}={shown_key(seconds)} cannot be used: give a positive number of seconds, a century at most."
     )
 
 
@@ -237,8 +238,10 @@ def checked_pause(name: str, seconds: object) -> float:
         ConfigurationError: it is not a number of seconds.
     """
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds == seconds:  # not NaN
-        return float(min(max(0, seconds), _LARGEST_SECONDS))
-    raise ConfigurationError(f"{name}={seconds!r} cannot be used: give a number of seconds, an int or a float.")
+        return float(min(max(0, seconds), LONGEST_SECONDS))
+    raise ConfigurationError(
+        f"{name}={shown_key(seconds)} cannot be used: give a number of seconds, an int or a float."
+    )
 
 
 def checked_lease(name: str, seconds: object) -> float:
@@ -279,7 +282,7 @@ def checked_moment(name: str, moment: object) -> datetime:
 def _checked_count(name: str, count: object, alternative: str = "") -> int:
     if type(count) is int and 1 <= count <= _LARGEST_INTEGER:
         return count
-    raise ConfigurationError(f"{name}={count!r} cannot be used: give a positive whole number{alternative}.")
+    raise ConfigurationError(f"{name}={shown_key(count)} cannot be used: give a positive whole number{alternative}.")
 
 
 def _checked_rate(name: str, rate: object) -> tuple[int | None, float | None]:

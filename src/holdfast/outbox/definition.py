@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigurationError
+from ..core.key_text import shown_key
 from ..core.keywords import picked
 from ..core.names import checked_name
-from ..core.retry import RetryPolicy
+from ..core.retry import LONGEST_SECONDS, RetryPolicy
 from ..runtime.invocation import HandlerInvoker
 from ..runtime.keeper import checked_interval
 from .message import Checkpoint
@@ -170,8 +171,11 @@ def _check(processor_id: str, settings: ProcessorSettings) -> None:
             )
     lengths: dict[str, object] = {"lease_seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
     for name, seconds in lengths.items():
-        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or seconds <= 0:
-            raise ConfigurationError(f"Processor '{processor_id}': {name}={seconds!r} must be a number above 0.")
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds <= LONGEST_SECONDS:  # type: ignore[operator] # it is a number
+            raise ConfigurationError(
+                f"Processor '{processor_id}': {name}={shown_key(seconds)} must be a number above 0, a century at most."
+            )
     if settings.order not in READING_ORDERS:
         raise ConfigurationError(
             f"Processor '{processor_id}': order={settings.order!r} is not known: use one of {READING_ORDERS}."

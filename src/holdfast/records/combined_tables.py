@@ -11,6 +11,7 @@ process dies in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Generic, TypeVar
@@ -151,17 +152,18 @@ def _chained(
     place, token = _start(kind, after, engine)
     found = pages[place](limit, token)
     if found.continuation_token is not None:
-        return Page(found.items, token_of(kind, place, found.continuation_token))
+        return replace(found, continuation_token=token_of(kind, place, found.continuation_token))
     if engine is not None or place == _WORKLOADS:
         return found
-    room = limit - len(found.items)
+    room = limit - len(found.items) - len(found.unreadable)
     if room == 0:
         ahead = pages[_WORKLOADS](1, None)
-        is_last = not ahead.items and ahead.continuation_token is None
-        return Page(found.items, None if is_last else token_of(kind, _WORKLOADS, _ITS_BEGINNING))
+        is_last = not ahead.items and not ahead.unreadable and ahead.continuation_token is None
+        return replace(found, continuation_token=None if is_last else token_of(kind, _WORKLOADS, _ITS_BEGINNING))
     rest = pages[_WORKLOADS](room, None)
     token = rest.continuation_token
-    return Page([*found.items, *rest.items], None if token is None else token_of(kind, _WORKLOADS, token))
+    token = None if token is None else token_of(kind, _WORKLOADS, token)
+    return Page([*found.items, *rest.items], token, found.unreadable + rest.unreadable)
 
 
 def _start(kind: str, after: str | None, engine: str | None) -> tuple[int, str | None]:

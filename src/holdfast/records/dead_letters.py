@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, insert, select, tuple_, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
@@ -25,6 +24,7 @@ from . import audit
 from .column_limits import check_fits
 from .database import reading, translated
 from .filters import RecordFilter
+from .readable import StoredRow, read, rows_in
 from .record_kind import RecordKind
 from .row_keys import LONGEST_KEY, key_beside
 from .schema import ID_LENGTH, PUBLISHER, dead_letters_table
@@ -225,15 +225,14 @@ class DeadLetters:
         """Return one letter."""
         query = select(dead_letters_table).where(_named(engine_name, row_key))
         with reading(self._engine, connection) as open_connection:
-            row = open_connection.execute(query).one_or_none()
-        return None if row is None else letter_in(row)
+            return next(map(letter_of, rows_in(open_connection, query)), None)
 
     def of_item(self, item_id: str, connection: Connection | None = None) -> list[DeadLetter]:
         """Return the letters of one item, oldest first; at most the first 1,000."""
         query = select(dead_letters_table).where(_columns.item_id == item_id)
         query = query.order_by(_columns.last_failure_at, _columns.row_key).limit(_MOST_AT_ONCE)
         with reading(self._engine, connection) as open_connection:
-            return [letter_in(row) for row in open_connection.execute(query)]
+            return [letter_of(row) for row in rows_in(open_connection, query)]
 
     def begin_retry(
         self, connection: Connection, engine_name: str, row_key: str, actor: str, new_message_id: str
@@ -292,10 +291,10 @@ class DeadLetters:
         """Return a letter that is the transaction's until it ends."""
         query = select(dead_letters_table).where(_named(engine_name, row_key)).with_for_update()
         with translated(self._engine, writes=True):
-            row = connection.execute(query).one_or_none()
-        if row is None:
+            rows = rows_in(connection, query)
+        if not rows:
             raise no_such_letter(engine_name, row_key)
-        return letter_in(row)
+        return letter_of(rows[0])
 
     def mark_retried(self, connection: Connection, letter: DeadLetter, retried_as: str, actor: str) -> None:
         """Mark a letter that this transaction holds as put back."""
@@ -320,8 +319,7 @@ class DeadLetters:
             tuple_(_columns.engine, _columns.row_key).in_(keys), _columns.status == LetterStatus.PENDING.value
         )
         with translated(self._engine, writes=True):
-            rows = connection.execute(query.order_by(*NEWEST_FIRST).with_for_update())
-            return [letter_in(row) for row in rows]
+            return [letter_of(row) for row in rows_in(connection, query.order_by(*NEWEST_FIRST).with_for_update())]
 
 
 def pending(letter: NewLetter) -> DeadLetter:
@@ -459,6 +457,14 @@ def _check(letter: NewLetter) -> None:
         )
 
 
-def letter_in(row: Row[Any]) -> DeadLetter:
-    """Return the letter in a row."""
+def letter_of(row: StoredRow) -> DeadLetter:
+    """Return the letter in a row.
+
+    Raises:
+        QueryError: it cannot be read; the row and the column are named.
+    """
+    return read(row, _letter, dead_letters_table.name, ["engine", "row_key"])
+
+
+def _letter(row: StoredRow) -> DeadLetter:
     return DeadLetter(**LETTERS.fields_in(row))

@@ -11,12 +11,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, func, insert, or_, select
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select
 from sqlalchemy.engine import Connection, Engine
 
 from .column_limits import check_fits
 from .database import reading, translated
 from .filters import RecordFilter
+from .readable import StoredRow, read, rows_in
 from .record_kind import RecordKind
 from .row_keys import history_key
 from .schema import PUBLISHER, history_table
@@ -180,7 +181,7 @@ class History:
     def _in_order(self, condition: ColumnElement[bool], connection: Connection | None = None) -> list[HistoryEntry]:
         query = select(history_table).where(condition).order_by(_columns.id).limit(_MOST_OF_ONE_ITEM)
         with reading(self._engine, connection) as open_connection:
-            return [entry_in(row) for row in open_connection.execute(query)]
+            return [entry_of(row) for row in rows_in(open_connection, query)]
 
 
 def history_row(entry: NewEntry) -> dict[str, Any]:
@@ -207,6 +208,14 @@ def successes_of(key: SuccessKey) -> HistoryFilter:
     return HistoryFilter(**key._asdict(), status=HistoryStatus.SUCCEEDED)
 
 
-def entry_in(row: Row[Any]) -> HistoryEntry:
-    """Return the entry in a row."""
+def entry_of(row: StoredRow) -> HistoryEntry:
+    """Return the entry in a row.
+
+    Raises:
+        QueryError: it cannot be read; the row and the column are named.
+    """
+    return read(row, _entry, history_table.name, ["id"])
+
+
+def _entry(row: StoredRow) -> HistoryEntry:
     return HistoryEntry(**ENTRIES.fields_in(row))

@@ -30,10 +30,14 @@ class WrongTokenError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[_Item]):
-    """Some rows, and the token to go on with; None when these were the last."""
+    """Some rows, and the token to go on with; None when these were the last.
+
+    ``unreadable`` has a sentence for each row of the page that cannot be read, which ``items`` lacks.
+    """
 
     items: list[_Item]
     continuation_token: str | None
+    unreadable: tuple[str, ...] = ()
 
 
 def checked_limit(limit: int) -> int:

@@ -10,6 +10,7 @@ lost and reading did not settle it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -132,7 +133,7 @@ class LetterTable(Protocol):
             return begun_at is None or begun_at <= until or lies_ahead(begun_at, now)
 
         found = self.page(LetterFilter(status=LetterStatus.PENDING, is_retry_begun=True), limit, after)
-        return Page([letter for letter in found.items if is_old(letter.retry_begun_at)], found.continuation_token)
+        return replace(found, items=[letter for letter in found.items if is_old(letter.retry_begun_at)])
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget letters that were settled longer ago than that; return how many. Pending ones stay.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, or_
+from sqlalchemy import ColumnElement, Table, or_
 
 from ..core.errors import ConfigurationError
 from .failure_text import failure_parts, failure_text, words_contain
@@ -43,13 +43,13 @@ class RecordKind:
             row[self.error] = legible(failure_text(row[self.error], traceback))
         return self._with_texts(row, kept)
 
-    def fields_in(self, row: Row[Any]) -> dict[str, Any]:
+    def fields_in(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a record.
 
         Raises:
             ConfigurationError: a newer version wrote it.
         """
-        fields = self._with_texts(dict(row._mapping), given)
+        fields = self._with_texts(dict(row), given)
         if fields[self.error] is not None:
             fields[self.error], fields["traceback"] = failure_parts(fields[self.error])
         try:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, func, select, tuple_, update
 from sqlalchemy.engine import Engine
 
 from ..core.errors import ConfigurationError
 from ..core.key_text import is_plain
+from ..database.unreadable import has_unreadable
 from . import audit, retention
 from .database import changing, reading
 from .dead_letters import (
@@ -25,7 +24,7 @@ from .dead_letters import (
     check_age,
     expiry_notes,
     letter_conditions,
-    letter_in,
+    letter_of,
     no_such_letter,
     settled_columns,
 )
@@ -36,16 +35,15 @@ from .history import (
     HistoryEntry,
     HistoryFilter,
     NewEntry,
-    entry_in,
+    entry_of,
 )
-from .paging import DEFAULT_LIMIT, Page, checked_limit, moment_in, position_in, token_of
+from .paging import DEFAULT_LIMIT, Page, moment_in, position_in, token_of
 from .protocol import EVERY_ENTRY, EVERY_LETTER, HistoryTable, LetterTable
+from .readable import StoredRow, readable_page, rows_in
 from .retention import RETENTION_DAYS
 from .row_keys import parsed_history_key
 from .schema import dead_letters_table, history_table
 from .times import database_now, days_before
-
-_Item = TypeVar("_Item")
 
 _LETTERS = "dead letters"
 _HISTORY = "history"
@@ -83,7 +81,7 @@ class SqlLetterTable(LetterTable):
         query = select(dead_letters_table).where(*letter_conditions(wanted)).order_by(*NEWEST_FIRST)
         if after is not None:
             query = query.where(_behind(after))
-        return _page(self._engine, query, limit, letter_in, _token)
+        return readable_page(self._engine, query, limit, letter_of, _token)
 
     def count(self, wanted: LetterFilter = EVERY_LETTER) -> int:
         """Return how many letters are wanted."""
@@ -142,7 +140,7 @@ class SqlHistoryTable(HistoryTable):
         """Add an entry and return it."""
         with changing(self._engine) as connection:
             entry_id = self._history.add(connection, entry)
-            return entry_in(connection.execute(select(history_table).where(_entries.id == entry_id)).one())
+            return entry_of(*rows_in(connection, select(history_table).where(_entries.id == entry_id)))
 
     def get(self, engine: str, row_key: str) -> HistoryEntry | None:
         """Return one entry; None when no entry has that key."""
@@ -154,8 +152,7 @@ class SqlHistoryTable(HistoryTable):
             return None
         query = select(history_table).where(_entries.id == key.id, _entries.engine == engine)
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
-        found = None if row is None else entry_in(row)
+            found = next(map(entry_of, rows_in(connection, query)), None)
         return found if found is not None and found.row_key == row_key else None
 
     def page(
@@ -167,7 +164,7 @@ class SqlHistoryTable(HistoryTable):
         query = select(history_table).where(*ENTRIES.conditions(wanted)).order_by(_entries.id.desc())
         if after is not None:
             query = query.where(_entries.id < position_in(_HISTORY, after, [int])[0])
-        return _page(self._engine, query, limit, entry_in, lambda entry: token_of(_HISTORY, entry.id))
+        return readable_page(self._engine, query, limit, entry_of, lambda row: token_of(_HISTORY, row["id"]))
 
     def in_order(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         """Return what one engine did for one piece of business, oldest first."""
@@ -179,25 +176,11 @@ class SqlHistoryTable(HistoryTable):
             return None
         query = select(history_table).where(*ENTRIES.conditions(wanted)).order_by(_entries.id.desc())
         with reading(self._engine) as connection:
-            row = connection.execute(query.limit(1)).one_or_none()
-        return None if row is None else entry_in(row)
+            return next(map(entry_of, rows_in(connection, query.limit(1))), None)
 
     def prune(self, retention_days: float = RETENTION_DAYS) -> int:
         """Forget old entries, in batches."""
         return retention.prune_history(self._engine, retention_days)
-
-
-def _page(
-    engine: Engine,
-    query: Select[Any],
-    limit: int,
-    item_in: Callable[[Row[Any]], _Item],
-    token: Callable[[_Item], str],
-) -> Page[_Item]:
-    with reading(engine) as connection:
-        rows = connection.execute(query.limit(checked_limit(limit) + 1)).all()
-    items = [item_in(row) for row in rows[:limit]]
-    return Page(items, token(items[-1]) if len(rows) > limit else None)
 
 
 def _check_key(engine: str, row_key: str) -> None:
@@ -206,8 +189,10 @@ def _check_key(engine: str, row_key: str) -> None:
         raise no_such_letter(engine, row_key)
 
 
-def _token(letter: DeadLetter) -> str:
-    return token_of(_LETTERS, letter.last_failure_at.isoformat(), letter.engine, letter.row_key)
+def _token(row: StoredRow) -> str:
+    if has_unreadable(row[column] for column in ("last_failure_at", "engine", "row_key")):
+        letter_of(row)  # which refuses it
+    return token_of(_LETTERS, row["last_failure_at"].isoformat(), row["engine"], row["row_key"])
 
 
 def _behind(token: str) -> ColumnElement[bool]:

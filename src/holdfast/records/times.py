@@ -5,6 +5,7 @@ PostgreSQL keeps instants; MariaDB and MySQL keep ``DATETIME(6)`` and SQLite kee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..core.errors import ConfigurationError
+from ..database.sqlite_types import SqliteMoment
+from ..database.unreadable import Unreadable
 
 _DATABASE_TIME = {
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
@@ -23,11 +26,11 @@ _DATABASE_TIME = {
     "mariadb": "UTC_TIMESTAMP(6)",
 }
 
-
+_TEXT = SqliteMoment(DateTime())
 _EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)  # before it, not every database can compare
 
 
-class UtcMoment(TypeDecorator[datetime]):
+class UtcMoment(TypeDecorator[Any]):
     """A column of moments that takes and gives aware datetimes, in UTC, to the microsecond."""
 
     impl = DateTime
@@ -46,11 +49,17 @@ class UtcMoment(TypeDecorator[datetime]):
         in_utc = utc_moment(value)
         return in_utc if dialect.name == "postgresql" else in_utc.replace(tzinfo=None)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the moment, aware."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return what makes a value of a driver's an aware moment, or ``Unreadable``."""
+        return _aware
+
+
+def _aware(value: Any) -> datetime | Unreadable | None:
+    """Return a stored moment, which SQLite has as text. MariaDB's driver hands out its zero date as text, too."""
+    found = value if value is None or isinstance(value, datetime) else _TEXT.read(value)
+    if not isinstance(found, datetime):
+        return found  # None or Unreadable
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def utc_moment(moment: datetime) -> datetime:

@@ -13,9 +13,10 @@ from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
 from ..core.errors import ConfigurationError
+from ..core.key_text import shown_key
 from ..core.keywords import options_of
 from ..core.normalizer import EventNormalizer
-from ..core.retry import RetryPolicy
+from ..core.retry import LONGEST_SECONDS, RetryPolicy
 from ..lease.foreign import ForeignStateStore
 from ..lease.store import SourceChange, StateStore
 from ..records.protocol import HistoryTable
@@ -147,8 +148,10 @@ def _check_numbers(trigger: str, reading: ReadingSettings, delivery: Delivery) -
 
 def _require_above_zero(trigger: str, setting: str, given: object) -> None:
     amount = given.total_seconds() if isinstance(given, timedelta) else given
-    if not (isinstance(amount, (int, float)) and amount > 0):
-        raise ConfigurationError(f"Trigger '{trigger}': {setting}={given!r} must be a number above 0.")
+    if not (isinstance(amount, (int, float)) and 0 < amount <= LONGEST_SECONDS):
+        raise ConfigurationError(
+            f"Trigger '{trigger}': {setting}={shown_key(given)} must be a number above 0, a century at most."
+        )
 
 
 def check_counts(**settings: object) -> None:

@@ -28,6 +28,8 @@ from ...core.clock import Clock
 from ...core.errors import Ambiguous, JobError, LostLeaseError, Unavailable
 from ...core.moments_ahead import TOLERATED_SECONDS
 from ...core.names import shortened
+from ...core.retry import LONGEST_SECONDS
+from ...database.fetching import every_row
 from ...database.pools import writing
 from ...database.repeating import repeated
 from ...records.history import History, NewEntry
@@ -65,13 +67,11 @@ from ..statements import statement
 from ..texts import storable
 from .answers import translated
 from .protocol import WakeUps
+from .readable import readable_jobs, require_readable
 
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
-_READINESS = attrgetter("ready_at", "id")
-_PRIORITY = attrgetter("priority")
 _COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would copy every value, which is slow
 _LONGEST_APPLICATION = 100
-_LONGEST_PAUSE_SECONDS = 100 * 366 * 86_400.0
 _TRIES_FOR_A_KEY = 10
 _LOCKED_SECONDS = 0.05
 _DRAWS_PER_SWEEP = 1000  # so often are rate buckets that are full again removed
@@ -112,11 +112,11 @@ class SqlJobStore(abc.ABC):
     # How the dialects differ
 
     @abc.abstractmethod
-    def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change(self, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         """Run a set-based change as one transaction of its own, and return its rows."""
 
     @abc.abstractmethod
-    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         """Run a set-based change inside the caller's transaction, and return its rows."""
 
     @abc.abstractmethod
@@ -132,13 +132,13 @@ class SqlJobStore(abc.ABC):
     @abc.abstractmethod
     def _ready_of_keys(
         self, connection: Connection, topic: str, operations: Sequence[str], depths: Mapping[str, int]
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """Return the first ready jobs of each key and operation, as many as are asked for, as rows of ``Candidate``."""
 
     @abc.abstractmethod
     def _ready_without_key(
         self, connection: Connection, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """Return the first ready jobs of each operation that have no key, as rows of ``Candidate``."""
 
     @abc.abstractmethod
@@ -283,7 +283,8 @@ class SqlJobStore(abc.ABC):
                 self._rate_waits[topic] = room.opens_in_seconds
                 return []
             ids = sorted(candidate.id for candidate in picked)
-            jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": ids}, worker=worker))
+            rows = self._change_on(connection, "claim_ids", {"ids": ids}, worker=worker)
+            jobs = self._claimed_on(connection, worker, rows)
             for job in jobs:
                 room.draw(job.limit_key)
             self._save_buckets(connection, topic, room)
@@ -390,11 +391,12 @@ class SqlJobStore(abc.ABC):
             self._draws[topic] = 0
             self._run(connection, "drop_full_buckets", topic=topic, seconds=room.limits.rate_seconds_per_key)
 
-    def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
-        jobs = list(map(ClaimedJob._make, rows))
-        jobs.sort(key=_READINESS)
-        jobs.sort(key=_PRIORITY, reverse=True)  # equals keep their order
-        return jobs
+    def _claimed_on(self, connection: Connection, worker: WorkerId, rows: Sequence[Row]) -> list[ClaimedJob]:
+        """Return claimed rows as jobs, in order; what cannot be read becomes a dead letter in the same transaction."""
+        return readable_jobs(rows, self._job, functools.partial(self.fail_on, connection, worker))
+
+    def _job(self, row: Row) -> ClaimedJob:
+        return ClaimedJob._make(row)
 
     def promote(self, limit: int = 1000) -> int:
         """Let scheduled jobs whose time has come be claimed; return how many."""
@@ -428,7 +430,8 @@ class SqlJobStore(abc.ABC):
                     self._run(connection, "reserve_place", id=waiting.id)
                     return None
             released = self._change_on(connection, "release_suspect", {"ids": [waiting.id]})
-            jobs = self._claimed(self._change_on(connection, "claim_ids", {"ids": [waiting.id]}, worker=worker))
+            rows = self._change_on(connection, "claim_ids", {"ids": [waiting.id]}, worker=worker)
+            jobs = self._claimed_on(connection, worker, rows)
             if not released or not jobs:
                 return None
             if room is not None:
@@ -689,7 +692,7 @@ class SqlJobStore(abc.ABC):
             without_worker = int(misfits)
             if status == JobStatus.READY:
                 before = stats.oldest_ready_seconds
-                longest = oldest if before is None else max(before, oldest)
+                longest = max((seconds for seconds in (before, oldest) if seconds is not None), default=None)
                 found[topic] = stats = replace(stats, oldest_ready_seconds=longest)
                 without_worker = without_worker if can_run(topic, operation) else jobs
             if without_worker:
@@ -739,12 +742,20 @@ class SqlJobStore(abc.ABC):
         return self._what_workers_run()(topic, operation)
 
     def get(self, job_id: JobId) -> JobView | None:
-        """Return a job that is still in the queue."""
+        """Return a job that is still in the queue.
+
+        Raises:
+            JobError: its row cannot be read.
+        """
         with translated(self.engine), self.engine.connect() as connection:
-            row = connection.exec_driver_sql(*self._prepared("get", {"id": job_id})).mappings().one_or_none()
-            if row is None:
-                return None
-            return JobView(id=job_id, status=JobStatus(row["status"]), columns=self._viewed(row))
+            execute = functools.partial(connection.exec_driver_sql, *self._prepared("get", {"id": job_id}))
+            result = execute()
+            names, rows = list(result.keys()), every_row(result, again=execute)
+        if not rows:
+            return None
+        require_readable(job_id, names, rows[0])
+        columns = self._viewed(dict(zip(names, rows[0], strict=True)))
+        return JobView(id=job_id, status=JobStatus(columns["status"]), columns=columns)
 
     def _viewed(self, columns: Mapping[Any, Any]) -> dict[str, Any]:
         return dict(columns)
@@ -786,16 +797,16 @@ class SqlJobStore(abc.ABC):
             return nullcontext(connection)
         return _OwnTransaction(self.engine, self.transaction_setup)
 
-    def _run(self, connection: Connection, name: str, /, **values: object) -> list[Row]:
+    def _run(self, connection: Connection, name: str, /, **values: object) -> Sequence[Row]:
         with translated(self.engine):
             result = connection.exec_driver_sql(*self._prepared(name, values))
-            return list(result.fetchall()) if result.returns_rows else []
+            return every_row(result) if result.returns_rows else []
 
     def _write(self, name: str, /, **values: object) -> None:
         with self._writing(None) as connection:
             self._run(connection, name, **values)
 
-    def _read(self, name: str, /, **values: object) -> list[Row]:
+    def _read(self, name: str, /, **values: object) -> Sequence[Row]:
         with translated(self.engine), self.engine.connect() as connection:
             return list(connection.exec_driver_sql(*self._prepared(name, values)).fetchall())
 
@@ -888,7 +899,7 @@ def _claims(claims: Sequence[Claim]) -> dict[str, Sequence[object]]:
 
 def _bounded(seconds: float | None) -> float | None:
     """Return a handler's wish as a pause that ends before the calendars of databases do."""
-    return None if seconds is None else min(seconds, _LONGEST_PAUSE_SECONDS)
+    return None if seconds is None else min(seconds, LONGEST_SECONDS)
 
 
 def successes(reports: Sequence[Success]) -> Batch:

@@ -11,18 +11,21 @@ import abc
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Connection, CursorResult
 
 from ...core.errors import JobError
+from ...database.fetching import every_row
 from ..fair_order import Candidate, first
 from ..model import ClaimedJob, JobId, NewJob, Wanted, WorkerId
 from ..statements import script
 from .answers import translated
 from .base import Batch, Row, SqlJobStore, as_moment
+from .readable import in_order
 
 _FIELD_OF = {
     "ids": "id",
@@ -59,13 +62,13 @@ class PortableJobStore(SqlJobStore):
 
     # Changing
 
-    def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change(self, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         if batch and not any(batch.values()):
             return []
         with self._writing(None) as connection:
             return self._change_on(connection, name, batch, **values)
 
-    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         find, *changes = script(self.dialect, name)
         entries = _entries(batch)
         if batch and not entries:
@@ -74,14 +77,15 @@ class PortableJobStore(SqlJobStore):
             found = self._execute(connection, find, entries, values)
             if not found.returns_rows:
                 return []
-            rows = found.all()
+            again = partial(self._execute, connection, find, entries, values)
+            rows: Sequence[Any] = every_row(found, again=again)
             if rows and changes:
                 good = _good(entries, [row._mapping for row in rows])
                 for change in changes:
                     done = self._execute(connection, change, good, values)
                     if name not in _UNLOCKED and not change.startswith("INSERT"):
                         _checked(done.rowcount, len(good))
-        return list(rows)
+        return rows
 
     def _execute(
         self, connection: Connection, sql: str, entries: Sequence[Entry], values: Mapping[str, object]
@@ -119,24 +123,24 @@ class PortableJobStore(SqlJobStore):
             waiting.setdefault(topic, []).append(operation)
         if not waiting:
             return []
-        claimed: list[Row] = []
+        claimed: list[ClaimedJob] = []
         with self._writing(None) as connection:
             for topic, operations in waiting.items():
                 free = min(capacity - len(claimed), mosts.get(topic, capacity))
                 claimed += self._claim_topic(connection, worker, topic, operations, free)
                 if len(claimed) >= capacity:
                     break
-        return self._claimed(claimed)
+        return in_order(claimed)
 
     def _claim_topic(
         self, connection: Connection, worker: WorkerId, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[Row]:
+    ) -> list[ClaimedJob]:
         """Claim of each operation what is among the best of all; if others were faster, what there is."""
         shares = {operations[0]: capacity}
         if len(operations) > 1:
             ready = map(Candidate._make, self._ready_without_key(connection, topic, operations, capacity))
             shares = Counter(candidate.operation for candidate in first(ready, capacity))
-        claimed: list[Row] = []
+        claimed: list[ClaimedJob] = []
         for operation, share in shares.items():
             claimed += self._claim_operation(connection, worker, topic, operation, share)
         if len(operations) > 1 and len(claimed) < sum(shares.values()):
@@ -147,23 +151,21 @@ class PortableJobStore(SqlJobStore):
 
     def _claim_operation(
         self, connection: Connection, worker: WorkerId, topic: str, operation: str, capacity: int
-    ) -> list[Row]:
+    ) -> list[ClaimedJob]:
         values = {"topic": topic, "operation": operation, "worker": worker, "capacity": capacity}
-        return self._change_on(connection, "claim", {}, **values)
+        return self._claimed_on(connection, worker, self._change_on(connection, "claim", {}, **values))
 
-    def _claimed(self, rows: Iterable[Row]) -> list[ClaimedJob]:
-        return [
-            job._replace(
-                run_at=None if job.run_at is None else as_moment(job.run_at),
-                created_at=as_moment(job.created_at),
-                ready_at=as_moment(job.ready_at),
-            )
-            for job in super()._claimed(rows)
-        ]
+    def _job(self, row: Row) -> ClaimedJob:
+        job = ClaimedJob._make(row)
+        return job._replace(
+            run_at=None if job.run_at is None else as_moment(job.run_at),
+            created_at=as_moment(job.created_at),
+            ready_at=as_moment(job.ready_at),
+        )
 
     def _ready_of_keys(
         self, connection: Connection, topic: str, operations: Sequence[str], depths: Mapping[str, int]
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         asked: list[Entry] = [
             {"operation": operation, "limit_key": key, "room": room}
             for key, room in depths.items()
@@ -173,11 +175,11 @@ class PortableJobStore(SqlJobStore):
 
     def _ready_without_key(
         self, connection: Connection, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         asked: list[Entry] = [{"operation": operation, "room": capacity} for operation in operations]
         return self._read_each(connection, "ready_without_key", topic, asked)
 
-    def _read_each(self, connection: Connection, name: str, topic: str, asked: Sequence[Entry]) -> list[Row]:
+    def _read_each(self, connection: Connection, name: str, topic: str, asked: Sequence[Entry]) -> Sequence[Row]:
         """Return the rows of a statement that is repeated for each entry; a few entries at a time."""
         [of_one] = script(self.dialect, name)
         found: list[Row] = []

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import ClassVar
 
 from sqlalchemy.engine import Connection, Engine
@@ -14,12 +15,14 @@ from sqlalchemy.engine import Connection, Engine
 from ...core.clock import Clock, SystemClock
 from ...database.drivers import driver_of
 from ...database.pools import autocommit, rows_of, said
+from ...database.psycopg_values import marked_rows_of
 from ...records.history import NewEntry, history_row
 from ...runtime.lent_connection import LentConnection
 from ..listener import CHANNEL, Listener
 from ..model import Attempt, Claim, ClaimedJob, Enqueued, JobId, NewJob, Success, Wanted, WorkerId, item_id
 from .answers import translated
 from .base import Batch, Row, SqlJobStore, accepted_claims, successes
+from .readable import readable_jobs
 
 # The columns of a new job besides its payload, and what the table has for them when they are left out.
 _DEFAULTS: dict[str, object] = {
@@ -90,10 +93,11 @@ class PostgresJobStore(SqlJobStore):
         """Return what brings the news of these topics, on a connection of its own."""
         return Listener(self.engine, frozenset(wanted), on_jobs=on_jobs, on_cancel=on_cancel)
 
-    def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change(self, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         is_claim = name in _CLAIMS
         with translated(self.engine), autocommit(self.engine) as connection:
-            return said(connection, *self._prepared(name, {**_columns(batch), **values}), is_binary=is_claim)
+            prepared = self._prepared(name, {**_columns(batch), **values})
+            return said(connection, *prepared, read=marked_rows_of if is_claim else rows_of, is_binary=is_claim)
 
     def _completed(self, name: str, worker: WorkerId, reports: Sequence[Success]) -> set[Claim]:
         """Read the answer only when a claim was refused: there are many."""
@@ -106,10 +110,10 @@ class PostgresJobStore(SqlJobStore):
             )
         return {report.claim for report in reports} if answer is None else accepted_claims(answer)
 
-    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change_on(self, connection: Connection, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         return self._run(connection, name, **_columns(batch), **values)
 
-    def _run(self, connection: Connection, name: str, /, **values: object) -> list[Row]:
+    def _run(self, connection: Connection, name: str, /, **values: object) -> Sequence[Row]:
         if isinstance(connection, LentConnection) and connection.is_ours:
             with translated(self.engine):
                 return said(connection, *self._prepared(name, values))
@@ -159,7 +163,8 @@ class PostgresJobStore(SqlJobStore):
             "mosts": [min(capacity, mosts.get(topic, capacity)) for topic, _ in pairs],
         }
         name = "claim" if len(pairs) == len(wanted) else "claim_merged"
-        return self._claimed(self._change(name, batch, worker=worker, capacity=capacity))
+        rows = self._change(name, batch, worker=worker, capacity=capacity)
+        return readable_jobs(rows, self._job, partial(self.fail, worker))
 
     def _note_ends(self, claimed: Sequence[ClaimedJob], before: Mapping[tuple[str, str], _End], now: float) -> None:
         """Remember the last job of each operation: nothing that comes before it is left."""
@@ -170,13 +175,13 @@ class PostgresJobStore(SqlJobStore):
 
     def _ready_of_keys(
         self, connection: Connection, topic: str, operations: Sequence[str], depths: Mapping[str, int]
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         batch: Batch = {"keys": list(depths), "rooms": list(depths.values()), "operations": operations}
         return self._change_on(connection, "ready_of_keys", batch, topic=topic)
 
     def _ready_without_key(
         self, connection: Connection, topic: str, operations: Sequence[str], capacity: int
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         return self._change_on(
             connection, "ready_without_key", {"operations": operations}, topic=topic, capacity=capacity
         )

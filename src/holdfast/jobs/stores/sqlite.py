@@ -6,7 +6,7 @@ idle workers ask again and again is asked without the write lock first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ class SqliteJobStore(PortableJobStore):
         super().__init__(engine, ahead_seconds=ahead_seconds, application=application)
         use_wal(engine)
 
-    def _change(self, name: str, batch: Batch, **values: object) -> list[Row]:
+    def _change(self, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         if not batch and not self._has_work(name, **values):
             return []
         return super()._change(name, batch, **values)

@@ -118,7 +118,8 @@ SELECT LEAST(
 -- name: ready_without_key
 -- The next ready jobs of a topic's operations that have no key. Rows: those of Candidate, in no order.
 -- They are locked when they are claimed, which is soon: nobody else claims from this topic now.
-SELECT ready.id, NULL::text AS limit_key, ready.priority, ready.ready_at, wanted.operation
+SELECT ready.id, NULL::text AS limit_key, ready.priority, extract(epoch FROM ready.ready_at)::double precision,
+    wanted.operation
 FROM unnest(:operations::text[]) AS wanted (operation)
 CROSS JOIN LATERAL (
     SELECT job.id, job.priority, job.ready_at FROM holdfast_jobs AS job
@@ -150,7 +151,7 @@ SELECT limit_key FROM found WHERE limit_key IS NOT NULL AND step > 0
 -- name: ready_of_keys
 -- The next ready jobs of each key and operation, as many as are asked for. Rows: those of Candidate, in no order.
 -- They are locked when they are claimed, which is soon: nobody else claims from this topic now.
-SELECT ready.id, room.limit_key, ready.priority, ready.ready_at, wanted.operation
+SELECT ready.id, room.limit_key, ready.priority, extract(epoch FROM ready.ready_at)::double precision, wanted.operation
 FROM unnest(:keys::text[], :rooms::integer[]) AS room (limit_key, free)
 CROSS JOIN unnest(:operations::text[]) AS wanted (operation)
 CROSS JOIN LATERAL (
@@ -175,7 +176,9 @@ RETURNING job.id
 
 -- name: next_due
 -- Seconds until the next scheduled job or suspect is due, NULL when there is none, and whether a suspect waits. Rows: one.
-SELECT extract(epoch FROM min(due.run_at) - :now)::double precision,
+-- What someone wrote as infinity is far ahead, or due.
+SELECT extract(epoch FROM CASE min(due.run_at) WHEN 'infinity' THEN '9999-12-31 00:00:00+00'::timestamptz
+        WHEN '-infinity' THEN '1970-01-01 00:00:00+00' ELSE min(due.run_at) END - :now)::double precision,
     EXISTS (SELECT FROM holdfast_jobs WHERE status = 'suspect' AND run_at <= :now)
 FROM (
     SELECT min(run_at) AS run_at FROM holdfast_jobs WHERE status = 'scheduled'

@@ -18,7 +18,8 @@ ON CONFLICT (topic) DO UPDATE SET is_paused = excluded.is_paused, updated_at = e
 -- How many jobs of each topic and operation are in each status, how long the oldest ready one has waited, and how many
 -- wait because their payload is for another version of their handler than the workers have that tried.
 SELECT topic, operation, status, count(*) AS jobs,
-    extract(epoch FROM :now - min(CASE WHEN status = 'ready' THEN GREATEST(ready_at, created_at) END))::double precision
+    extract(epoch FROM :now - min(CASE WHEN status = 'ready' AND isfinite(GREATEST(ready_at, created_at))
+        THEN GREATEST(ready_at, created_at) END))::double precision
         AS oldest_seconds,
     sum(CASE WHEN misfits > 0 AND status IN ('ready', 'scheduled') THEN 1 ELSE 0 END) AS misfits
 FROM holdfast_jobs

@@ -3,7 +3,8 @@
 -- Their jobs run under test again [SUSPECT-1], of which workers that rest are told. Rows: as for fail.
 WITH report AS (
     SELECT job.id, job.attempt, 'worker lease expired' AS error, NULL::double precision AS retry_seconds, false AS is_final,
-        (extract(epoch FROM :now - job.started_at) * 1000)::bigint AS duration_ms,
+        (extract(epoch FROM :now - CASE WHEN isfinite(job.started_at) THEN job.started_at ELSE :now END) * 1000)::bigint
+            AS duration_ms,
         job.failures, job.max_attempts, job.retry_base_seconds,
         job.retry_max_seconds, job.cancel_reason, job.locked_by AS worker, 'suspect' AS retry_status
     FROM holdfast_jobs AS job

@@ -68,7 +68,8 @@ ORDER BY asked.key
 -- name: ready_without_key
 -- The next ready jobs of an operation that have no key; repeated for a number of operations.
 -- Rows: those of Candidate.
-SELECT job.id, job.limit_key, job.priority, COALESCE(job.ready_at, job.created_at), job.operation
+SELECT job.id, job.limit_key, CAST(job.priority AS INTEGER), CAST(COALESCE(job.ready_at, job.created_at) AS BLOB),
+    job.operation
 FROM holdfast_jobs AS job
 WHERE job.topic = :topic AND job.operation = :operation AND job.status = 'ready' AND job.limit_key IS NULL
 ORDER BY job.priority DESC, COALESCE(job.ready_at, job.created_at), job.id
@@ -96,7 +97,8 @@ SELECT limit_key FROM found WHERE limit_key IS NOT NULL ORDER BY limit_key
 -- name: ready_of_keys
 -- The next ready jobs of one key and operation, as many as are asked for; repeated for a number of keys.
 -- Rows: those of Candidate.
-SELECT job.id, job.limit_key, job.priority, COALESCE(job.ready_at, job.created_at), job.operation
+SELECT job.id, job.limit_key, CAST(job.priority AS INTEGER), CAST(COALESCE(job.ready_at, job.created_at) AS BLOB),
+    job.operation
 FROM holdfast_jobs AS job
 WHERE job.topic = :topic AND job.operation = :operation AND job.status = 'ready' AND job.limit_key = :limit_key
 ORDER BY job.priority DESC, COALESCE(job.ready_at, job.created_at), job.id
