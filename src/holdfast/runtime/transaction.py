@@ -32,6 +32,7 @@ from ..core.blocking_calls import one_thread
 from ..core.clock import new_id
 from ..core.errors import Ambiguous, DbError, HandlerError, LostLeaseError, TransactionEndedError, UndoneError
 from ..database.connection_slots import Slots
+from ..database.drivers import beginning, say_at_once
 from ..database.error_text import public_error_text
 from ..database.errors import reason
 from ..database.pools import autocommit, said, writing
@@ -339,7 +340,7 @@ class HandlerTransaction:
         """Bound its idle time; on PostgreSQL the savepoint that will prove it whole is set in the same go."""
         if connection.dialect.driver == "psycopg":
             limit = idle_milliseconds(self.lease_seconds)
-            said(connection, f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}")
+            _say_begin(connection, f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}")
             return
         if connection.dialect.name in ("mysql", "mariadb"):  # else beats that come meanwhile would be conflicts
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -534,8 +535,23 @@ def _is_dead(connection: LentConnection, failure: Exception) -> bool:
     return connection.dialect.name in ("mysql", "mariadb") and (code == 0 or code in range(2000, 3000))
 
 
+def _say_begin(connection: LentConnection, sql: str) -> None:
+    """Begin on PostgreSQL and say the first statements in one go, unless someone listens to statements."""
+    begin = None if connection.dispatch.before_cursor_execute else beginning(connection.driver)
+    if begin is None:
+        said(connection, sql)
+        return
+    try:
+        say_at_once(connection.driver, f"{begin}; {sql}")
+    except connection.dialect.loaded_dbapi.Error as error:
+        connection._handle_dbapi_exception(error, sql, None, None, None)
+
+
 def _say(connection: LentConnection, sql: str) -> None:
     """Send a statement past SQLAlchemy, which would begin a transaction of its own if ours had ended."""
+    if connection.dialect.driver == "psycopg":
+        say_at_once(connection.driver, sql)
+        return
     cursor = connection.driver.cursor()
     try:
         cursor.execute(sql)
