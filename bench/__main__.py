@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import bindings, catchup, claims, dead_letters, endurance, engines, growth, jobs, outbox, trips
+from bench import against, bindings, catchup, claims, dead_letters, endurance, engines, growth, jobs, outbox, trips
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
@@ -20,6 +20,7 @@ PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "jobs": jobs.measure,
     "claims": claims.measure,
     "engines": engines.measure,
+    "against": against.measure,
     "endurance": endurance.measure,
     "outbox": outbox.measure,
     "dead-letters": dead_letters.measure,

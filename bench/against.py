@@ -1,72 +1,60 @@
-"""CPU seconds of worker and server for the same jobs, with this checkout and with another one, in turns.
+"""CPU seconds of worker and server for the same jobs, with this checkout and with an earlier commit, in turns."""
 
-Not a part of ``make bench``, because it needs the other checkout: ``git worktree add /tmp/before <commit>``, then
-``python -m bench.against /tmp/before/src``.
-"""
-
-import argparse
 import os
 import statistics
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from bench.server import durable_postgres
+from bench.earlier import COMMIT, MISSING, NOW, Turn, earlier_source, take_turn
+from bench.report import Section, Target
+from bench.scale import Scale
 from tests.components.postgres import PostgresServer
 
-_HERE = Path(__file__).resolve().parents[1]
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TITLE = f"CPU seconds against {COMMIT}"
+_UNIT = 100_000  # jobs
+_MOST = {"no-op": 1.05, "context.transaction": 1.25}
+_PARTS: dict[str, Callable[[Turn], float]] = {
+    "worker": lambda turn: turn.worker_seconds,
+    "server": lambda turn: turn.gauged,
+    "both": lambda turn: turn.worker_seconds + turn.gauged,
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.against", description=__doc__)
-    parser.add_argument("before", type=Path, help="the src folder of the other checkout")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--noop", type=int, default=100_000, help="how many jobs that do nothing")
-    parser.add_argument("--transaction", type=int, default=20_000, help="how many jobs that use context.transaction")
-    options = parser.parse_args()
-    with durable_postgres() as server:
-        for kind, jobs in (("noop", options.noop), ("transaction", options.transaction)):
-            found: dict[str, list[tuple[float, float]]] = {"before": [], "after": []}
-            for _ in range(options.turns):
-                for name, source in (("before", options.before), ("after", _HERE / "src")):
-                    worker, spent = _cpu_seconds(server, source, kind, jobs)
-                    found[name].append((worker * 100_000 / jobs, spent * 100_000 / jobs))
-            print(f"{kind}, CPU seconds for 100,000 jobs, medians of {options.turns} turns", flush=True)
-            for part, of in (("worker", _worker), ("server", _server), ("both", sum)):
-                before, after = (statistics.median(map(of, found[name])) for name in ("before", "after"))
-                print(f"  {part:<8}{before:>8.2f} before{after:>8.2f} after{after / before:>8.3f} x", flush=True)
+def measure(server: PostgresServer, scale: Scale) -> Section:
+    """Take turns at each kind of job, and compare the medians of what worker and server spent together."""
+    turns, sizes = (7, (40_000, 10_000)) if scale.enforces_targets else (1, (200, 100))
+    with earlier_source() as earlier:
+        if earlier is None:
+            return Section(_TITLE, [f"skipped: {MISSING}"], {})
+        found = {kind: _in_turns(server, earlier, kind, jobs, turns) for kind, jobs in zip(_MOST, sizes, strict=True)}
+    lines = [f"medians of {turns} turns, for {_UNIT:,} jobs (measured over {sizes[0]:,} and {sizes[1]:,})"]
+    for kind, medians in found.items():
+        lines.append(f"{kind:<24}{'before':>8}{'after':>10}")
+        lines += [f"  {part:<20}{before:>10.2f}{after:>10.2f}" for part, (before, after) in medians.items()]
+    targets = [
+        Target(f"CPU seconds of jobs, {kind}, against {COMMIT}", medians["both"][1] / medians["both"][0], at_most=most)
+        for (kind, medians), most in zip(found.items(), _MOST.values(), strict=True)
+    ]
+    return Section(_TITLE, lines, found, targets)
 
 
-def _worker(seconds: tuple[float, float]) -> float:
-    return seconds[0]
+def _in_turns(
+    server: PostgresServer, earlier: Path, kind: str, jobs: int, turns: int
+) -> dict[str, tuple[float, float]]:
+    """Return for each part what the earlier commit took, and what this checkout takes."""
+    taken: dict[Path, list[Turn]] = {earlier: [], NOW: []}
+    for number in range(turns):
+        for source in (earlier, NOW) if number % 2 == 0 else (NOW, earlier):
+            taken[source].append(take_turn(server, source, kind, jobs, lambda: _server_seconds(server)))
+    return {
+        part: (_median(taken[earlier], of) * _UNIT / jobs, _median(taken[NOW], of) * _UNIT / jobs)
+        for part, of in _PARTS.items()
+    }
 
 
-def _server(seconds: tuple[float, float]) -> float:
-    return seconds[1]
-
-
-def _cpu_seconds(server: PostgresServer, source: Path, kind: str, jobs: int) -> tuple[float, float]:
-    """Return what worker and server each took for the jobs of one turn, in a database of its own."""
-    database = server.create_database()
-    process = subprocess.Popen(
-        [sys.executable, str(_HERE / "bench" / "turn.py"), server.url(database), kind, str(jobs)],
-        env={**os.environ, "PYTHONPATH": str(source)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "ready"
-    before = _server_seconds(server)
-    process.stdin.write("\n")
-    process.stdin.flush()
-    worker = float(process.stdout.readline())
-    spent = _server_seconds(server) - before
-    process.communicate("\n")
-    server.drop_database(database)
-    return worker, spent
+def _median(turns: list[Turn], of: Callable[[Turn], float]) -> float:
+    return statistics.median(map(of, turns))
 
 
 def _server_seconds(server: PostgresServer) -> float:
@@ -83,7 +71,3 @@ def _server_seconds(server: PostgresServer) -> float:
         elif int(fields[1]) == root:
             total += sum(map(int, fields[11:13]))
     return total / _TICKS
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Engines in the database beside jobs, in one run: messages per second, and how long one waits for its start."""
+"""Engines in the database beside jobs and beside the engines of an earlier commit: messages per second, and waits."""
 
 import statistics
 import threading
@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import text
 
+from bench.earlier import COMMIT, MISSING, NOW, earlier_source, take_turn
 from bench.queues.holdfast import SETTINGS
 from bench.report import Section, Target
 from bench.scale import Scale
@@ -18,7 +19,6 @@ from tests.components.postgres import PostgresServer
 
 JOBS, JOBS_TRANSACTION = "jobs", "jobs, context.transaction"
 ENGINE, ENGINE_TRANSACTION = "engine", "engine, context.transaction"
-BEFORE = 84.0  # messages per second of the engines' own worker, at most, on the machine of docs/benchmarks.md
 _EMPTY = "SELECT NOT EXISTS (SELECT FROM holdfast_jobs)"
 _EFFECT = text("INSERT INTO effects VALUES (:n)")
 
@@ -44,10 +44,31 @@ def measure(server: PostgresServer, scale: Scale) -> Section:
             at_least=0.5,
         ),
         Target("engine messages without it against jobs with it", best[ENGINE] / best[JOBS_TRANSACTION], at_least=1.0),
-        Target("engine messages against the engines' own worker", best[ENGINE] / BEFORE, at_least=10.0),
         Target("send to start against jobs", waits[ENGINE] / waits[JOBS], at_most=2.0),
     ]
-    return Section("Engines", lines, {"per second": rates, "milliseconds to start": waits}, targets)
+    turns = _against_earlier(server, scale)
+    if turns:
+        before, now = statistics.median(turns["before"]), statistics.median(turns["now"])
+        lines += [f"messages done per second by processes of {COMMIT} and of this checkout, medians of turns"]
+        lines += [f"  {'before':<28}{before:>10,.0f}", f"  {'now':<28}{now:>10,.0f}"]
+        targets.append(Target(f"engine messages against those of {COMMIT}", now / before, at_least=10.0))
+    else:
+        lines += [f"skipped: {MISSING}"]
+    figures = {"per second": rates, "milliseconds to start": waits, "per second in turns": turns}
+    return Section("Engines", lines, figures, targets)
+
+
+def _against_earlier(server: PostgresServer, scale: Scale) -> dict[str, list[float]]:
+    """Return messages per second of the earlier commit's engines and of these, nothing where the clone has none."""
+    turns, few, many = (7, 300, 5_000) if scale.enforces_targets else (1, 30, 100)  # each for some seconds
+    with earlier_source() as earlier:
+        if earlier is None:
+            return {}
+        rates: dict[str, list[float]] = {"before": [], "now": []}
+        for _ in range(turns):
+            rates["before"].append(few / take_turn(server, earlier, "engine", few).seconds)
+            rates["now"].append(many / take_turn(server, NOW, "engine", many).seconds)
+    return rates
 
 
 def _application(dsn: str, noted: Callable[[], None] = lambda: None) -> Holdfast:

@@ -28,12 +28,23 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "writes of the state: 1.00",
         "processing against PgQueuer with 2 processes",
         "claim with much behind a full key",
+        "claim with much that others must run, in front",
+        "claim with much that others must run, with keys",
+        "engine messages with context.transaction against such jobs",
+        "engine messages without it against jobs with it",
+        "send to start against jobs",
         "last tenth against the first",
         "consume against bare psycopg",
         "slowest listing of the large table against the small",
     ):
         assert line in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 10
+    for line in (
+        "engine messages against those of 3cf93b4",
+        "CPU seconds of jobs, no-op, against 3cf93b4",
+        "CPU seconds of jobs, context.transaction, against 3cf93b4",
+    ):
+        assert line in done.stdout or "skipped: commit 3cf93b4 is not in this clone" in done.stdout
+    assert len(json.loads(figures.read_text())["figures"]) == 11
 
 
 @pytest.mark.component("postgres18")

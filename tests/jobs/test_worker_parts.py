@@ -18,19 +18,21 @@ from holdfast.jobs import worker as worker_module
 from holdfast.jobs.context import JobContext
 from holdfast.jobs.definition import JobSettings
 from holdfast.jobs.handler_threads import LoopRunner, ThreadRunner
+from holdfast.jobs.held import HeldJobs
 from holdfast.jobs.lanes import Lane
 from holdfast.jobs.model import Due
 from holdfast.jobs.reporter import Reporter
-from holdfast.jobs.running import Running
+from holdfast.jobs.running import InFlight, Running
 from holdfast.jobs.settings import WorkerSettings
 from holdfast.jobs.stores.base import SqlJobStore
+from holdfast.jobs.telemetry import WorkerTelemetry
 from holdfast.jobs.watchdog import Watchdog
 from holdfast.jobs.worker import JobWorker
 from holdfast.runtime.event_loop import EventLoop
 from holdfast.runtime.keeper import Kept
 from holdfast.runtime.transaction import HandlerTransaction
 from tests.components.processes import wait_until
-from tests.jobs.queues import Queue, open_queue
+from tests.jobs.queues import ANNE, Queue, open_queue
 from tests.jobs.workers import Work
 
 TWO = WorkerSettings(concurrency=2, beat_seconds=0.1, watchdog_seconds=0.1, poll_seconds=0.05, drain_seconds=3)
@@ -119,14 +121,25 @@ def test_a_loop_that_dies_lets_go_of_its_jobs_at_once(
 
 
 def test_cancelling_a_job_of_a_dead_loop_does_not_stop_the_beats(queue: Queue) -> None:
-    runner = LoopRunner(1, _never, SystemClock())
+    runner, in_flight, clock = LoopRunner(1, _never, SystemClock()), InFlight(), SystemClock()
     definition = Work(queue).job(_wait_async)
     definition.enqueue()
-    running = Running(queue.claim_one(), definition, Lane(1, 0), 0.0)
-    runner.start([running])
-    wait_until(lambda: running.stop_task is not None, "the job to begin")
+    definition.enqueue()
+    doomed, neighbour = (Running(job, definition, Lane(2, 0), clock.monotonic()) for job in queue.claim())
+    in_flight.add([doomed, neighbour])
+    held = HeldJobs(queue.store, ANNE, in_flight, WorkerTelemetry(ANNE, None), clock, beat_seconds=0.1)
+    runner.start([doomed])
+    wait_until(lambda: doomed.stop_task is not None, "the job to begin")
     runner.stop()
-    running.cancel("enough")
+    queue.store.cancel([doomed.job.id], "enough")
+    extended_at = neighbour.extended_at
+    held.heartbeat()
+    assert doomed.cancel_reason == "enough"
+    assert neighbour.extended_at > extended_at, "that very beat is everybody's"
+    held.start()
+    extended_at = neighbour.extended_at
+    wait_until(lambda: min(doomed.extended_at, neighbour.extended_at) > extended_at, "the beats after it")
+    held.stop()
 
 
 async def _never(running: Any) -> None:

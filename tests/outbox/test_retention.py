@@ -80,9 +80,9 @@ def test_by_default_nothing_is_deleted(sqlite_shop: Shop) -> None:
     sqlite_shop.app.processor("fast")(quiet)
     sqlite_shop.run("fast")
     processors = sqlite_shop.app.processors
-    OutboxHousekeeping(processors.engine, processors.checkpoints, SystemClock()).prune()
-    assert left(sqlite_shop) == 1
-    OutboxHousekeeping(processors.engine, processors.checkpoints, SystemClock(), EVERYTHING).prune()
+    assert OutboxHousekeeping(processors.engine, processors.checkpoints, SystemClock()).chores() == []
+    [chore] = OutboxHousekeeping(processors.engine, processors.checkpoints, SystemClock(), EVERYTHING).chores()
+    assert chore.task() is None, "there is no more, so it is due again at its time"
     assert left(sqlite_shop) == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,6 +27,10 @@ pytestmark = [
     pytest.mark.parametrize("stage", PLACES, indirect=True),
     pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"]),
 ]
+
+LIMIT = timedelta(seconds=600)
+LIMITED = ("trigger", "job")
+ROUNDING = timedelta(seconds=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +86,24 @@ def test_every_member_is_there_and_alike(stage: Stage, is_async: bool) -> None:
     assert isinstance(got["fencing_token"], int)
     assert got["fencing_token"] >= 1
     assert (got["is_the_same_kind"], got["lease_lost"]) == (True, False)
-    assert got["deadline"] is None or isinstance(got["deadline"], datetime)
+    assert got["deadline"] is None, "it may take as long as it likes"
     assert looks.loop_went_on == [True] * is_async, "the loop turns while a beat is sent"
+
+
+def test_the_deadline_is_there_where_the_work_has_a_limit(
+    stage: Stage, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The `max_seconds` of a job, the `tick_deadline_seconds` of a trigger; nothing limits the other two."""
+    monkeypatch.setattr(stage.workload, "limit_seconds", LIMIT.total_seconds())
+    item, started = f"limited-{is_async}", datetime.now(UTC)
+    looks = Looks(stage, item)
+    assert stage.workload.run([item], looks.awaited if is_async else looks, is_async=is_async)[item].is_done
+    deadline = looks.got[0]["deadline"]
+    if stage.workload.name not in LIMITED:
+        assert deadline is None
+        return
+    assert isinstance(deadline, datetime)
+    assert started - ROUNDING <= deadline - LIMIT <= datetime.now(UTC) + ROUNDING
 
 
 def test_a_beat_that_is_not_answered_is_no_failure(

@@ -37,6 +37,8 @@ class Workload(ABC):
     """A kind of work, in one database. ``handle`` is what every handler does; it is declared again for each run."""
 
     name: str
+    limit_seconds: float | None = None
+    """How long the work may take, for workloads that can be limited."""
 
     def __init__(self, url: str, provider: EngineProvider, *, lease_seconds: float = 30.0) -> None:
         self.url = url
@@ -106,6 +108,7 @@ class Triggers(Workload):
             normalizer=_event,
             retry_policy=AT_ONCE,
             lease_seconds=self.lease_seconds,
+            tick_deadline_seconds=self.limit_seconds,
         )(handler)
         return app
 
@@ -268,6 +271,7 @@ class Jobs(Queued):
             retry_base_seconds=0.001,
             retry_max_seconds=0.001,
             lease_seconds=self.lease_seconds,
+            max_seconds=self.limit_seconds,
         )(cell_async if is_async else cell)
         return app
 

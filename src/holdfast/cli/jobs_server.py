@@ -12,6 +12,7 @@ import typer
 from ..core.clock import SystemClock
 from ..core.errors import ConfigurationError, WorkerDiedError
 from ..core.signals import StopSignals
+from ..runtime.supervisor import watch
 from .loading import load_app
 from .logs import configure_logging
 from .options import AppArgument, VerboseOption, option
@@ -21,7 +22,6 @@ from .trigger_views import require_tables
 if TYPE_CHECKING:
     from ..jobs.grpc.server import JobsServer
 
-_LOOK_AROUND_SECONDS = 0.2
 
 _ListenOption = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")]
 _CertOption = Annotated[Path | None, option("--tls-cert", metavar="FILE", help="The server's certificate (PEM).")]
@@ -89,9 +89,7 @@ def _serve(server: JobsServer, listen: str, drain_seconds: float) -> None:
         host = listen.rpartition(":")[0]
         where = f"{host}:{server.port}, process {os.getpid()}"
         print_line(f"Serving remote workers on {where}. Stop with SIGTERM or Ctrl-C.")
-        dead: list[str] = []
-        while not dead and not clock.wait(stop, _LOOK_AROUND_SECONDS):  # signals are handled when it wakes, too
-            dead = server.dead_parts()
+        dead = watch(server.parts(), stop, clock)
         server.stop(drain_seconds)
         if dead:
             raise WorkerDiedError(f"The server has lost {' and '.join(dead)}. Start it again.", has_drained=True)

@@ -22,6 +22,35 @@ def driver_of(connection: Connection) -> Any:
     return connection.connection.driver_connection if lent is None else lent
 
 
+def say_at_once(driver: Any, sql: str) -> None:
+    """Execute a text of Holdfast's own, without parameters or rows, past psycopg's cursors: they take longer than it.
+
+    psycopg begins no transaction before it: the text does that itself where there is none.
+
+    Raises:
+        psycopg.Error: as its cursors do.
+    """
+    from psycopg import errors, pq  # an optional driver, which is there when its connection is
+
+    with driver.lock:
+        result = driver.pgconn.exec_(sql.encode())
+    if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+        raise errors.error_from_result(result, driver.info.encoding)
+
+
+def beginning(driver: Any) -> str | None:
+    """Return what psycopg begins a transaction with; None when only it knows, or one is begun."""
+    if (
+        driver.autocommit
+        or driver.read_only is not None
+        or driver.deferrable is not None
+        or driver.pgconn.transaction_status
+    ):
+        return None
+    level = driver.isolation_level
+    return "BEGIN" if level is None else f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}"
+
+
 def let_take_turns(driver: Any) -> None:
     """Have threads that use a connection of PyMySQL take turns, command by command; psycopg does so by itself.
 

@@ -122,6 +122,9 @@ _SQLITE_WORDS = {  # of its code for any other error
 }
 _NO_TEXT = "Could not decode to UTF-8"  # what SQLite's driver says of a value: the file and its path are well
 _CLIENTS_OWN = range(2000, 3000)  # numbers that MySQL's clients give to what is wrong with a connection
+_UNDOING = frozenset({1020, 1213})  # MariaDB and MySQL: a conflict, a deadlock
+_LOCK_TIMEOUT = 1205  # undoes its statement, or everything if the server is set up so
+_SPOILT = "25P02"  # PostgreSQL: a statement has failed, and the transaction can only be undone
 _OPERATIONAL = {"OperationalError", "InterfaceError"}  # every driver has classes of these names
 _OUR_TABLES = "holdfast_"
 _MISMATCHED = frozenset({"42883", "42804", "22003", "22P02"})  # an operator or a value does not fit the type we know
@@ -210,9 +213,28 @@ def _without_code(original: Any) -> Kind:
     """Judge by the class of an error whose code is none, or is not known here."""
     if not _is_operational(original) or _NO_TEXT in str(original):
         return Kind.OTHER
+    return Kind.BROKEN if is_the_clients(original) else Kind.UNAVAILABLE
+
+
+def is_the_clients(original: Any) -> bool:
+    """Return whether an error of a server's driver is its own, about its connection: no server has said that."""
     code = code_of(original)
-    is_the_clients = code == 0 or code in _CLIENTS_OWN if isinstance(code, int) else not state_of(original)
-    return Kind.BROKEN if is_the_clients else Kind.UNAVAILABLE
+    return code == 0 or code in _CLIENTS_OWN if isinstance(code, int) else not state_of(original)
+
+
+def undoes_transaction(original: BaseException) -> bool:
+    """Return whether MariaDB or MySQL has undone the whole transaction with this error, not the statement only."""
+    return code_of(original) in _UNDOING
+
+
+def may_undo_transaction(original: BaseException) -> bool:
+    """Return whether MariaDB or MySQL has undone the whole transaction with this error, if it is set up to do so."""
+    return code_of(original) == _LOCK_TIMEOUT
+
+
+def spoils_transaction(original: BaseException) -> bool:
+    """Return whether PostgreSQL refuses all but to undo: a statement before this one has failed."""
+    return state_of(original) == _SPOILT
 
 
 def _is_operational(error: BaseException) -> bool:

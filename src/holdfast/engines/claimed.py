@@ -15,7 +15,7 @@ from datetime import UTC
 
 from sqlalchemy.engine import Connection
 
-from ..core.errors import Ambiguous, DbError, LostLeaseError, MessageError, Unavailable, UndoneError
+from ..core.errors import DbError, LostLeaseError, MessageError
 from ..core.types import JsonValue
 from ..jobs.model import ClaimedJob, PutBack, Settled, Settler, put_back_undone
 from ..jobs.runner import Execution
@@ -306,10 +306,9 @@ class ClaimedDelivery:
     def _commit(self, transaction: HandlerTransaction, ended: Ended, record: Record) -> None:
         """Commit what the handler wrote and its success; if the process dies in here, both are kept or neither is."""
         try:
-            transaction.settle(lambda connection: self._record_on(connection, ended, record))
-        except (Ambiguous, Unavailable) as error:
-            if not (isinstance(error, Ambiguous) and self._has_landed(ended)):
-                raise UndoneError(f"The commit failed, and everything was undone: {error}") from error
+            transaction.settle_or_look(
+                lambda connection: self._record_on(connection, ended, record), lambda: self._has_landed(ended)
+            )
         finally:
             transaction.close()
 

@@ -11,6 +11,7 @@ from ..core.errors import DbError, WorkerDiedError
 from ..core.retry import RetryPolicy
 from ..runtime.event_loop import handlers_loop
 from ..runtime.leased_part import WHILE_WRONG, WRONG
+from ..runtime.supervisor import watch
 from .queue_delivery import QueuedDelivery
 from .queues.protocol import EngineQueue, Received
 from .runner import EngineFlow
@@ -69,10 +70,8 @@ class EngineWorker:
         receivers = [self._thread(f"engine-{work.name}", self._receive_for_ever, work) for work in self._works]
         for thread in receivers:
             thread.start()
-        dead: list[str] = []
-        while not dead and not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
-            ended = [work.name for work, thread in zip(self._works, receivers, strict=True) if not thread.is_alive()]
-            dead = [] if self._stop.is_set() else ended  # asked to stop meanwhile, they end by themselves
+        parts = {work.name: thread.is_alive for work, thread in zip(self._works, receivers, strict=True)}
+        dead = watch(parts, self._stop, self._clock)
         self._stop.set()
         for thread in receivers:  # they start no message any more once they have ended
             thread.join()

@@ -17,7 +17,7 @@ from ..core.keywords import options_of, picked, require_known, takes
 from ..core.telemetry import MetricsCollector
 from ..database.pools import EngineProvider
 from ..records.history import History, HistoryStatus
-from ..runtime.housekeeping import Chore
+from ..runtime.housekeeping import Chore, pruning
 from .declared_limits import declare_limits
 from .definition import BoundJob, JobDefinition
 from .model import JobId, JobStatus, JobView, TopicLimits, TopicStats, item_id
@@ -49,7 +49,6 @@ _POOL_SIZE = 5
 _POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
 _KEEPER_RECYCLE_SECONDS = 3597
 _KEEPER_POOL_SIZE = 2  # beats and the watchdog, neither of which waits for the other
-_PRUNE_SECONDS = 3600.0
 _LOOK_SECONDS = 60.0
 _PRUNED_AT_ONCE = 1000
 _ENDED_JOBS_SECONDS = 90 * 86_400.0
@@ -241,16 +240,12 @@ class Jobs:
         return [
             Chore("enqueuing periodic jobs", periodic.tick, _LOOK_SECONDS),
             Chore("looking for moments ahead", moments.look, _LOOK_SECONDS, may_take_long=True),
-            Chore("forgetting ended jobs", self._forget_ended, _PRUNE_SECONDS, may_take_long=True),
+            pruning("forgetting ended jobs", lambda: self.store.prune(_ENDED_JOBS_SECONDS), _PRUNED_AT_ONCE),
         ]
 
     def declare_limits(self) -> None:
         """Write down the limits of every declared topic, as a worker does before it claims."""
         self._declare_limits(self.definitions)
-
-    def _forget_ended(self) -> float:
-        """Forget some of the jobs that ended long ago; at once again when there are more."""
-        return _PRUNE_SECONDS if self.store.prune(_ENDED_JOBS_SECONDS) < _PRUNED_AT_ONCE else 0.0
 
     def _declare_limits(self, definitions: Sequence[JobDefinition]) -> None:
         """Write down the limits of each topic, also that it has none any more."""

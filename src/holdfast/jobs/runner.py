@@ -269,11 +269,7 @@ class Execution:
             if not self._store.complete_on(connection, self.worker, report):
                 raise InvalidTransition(f"Job {running.job.id} is no longer this worker's. Its writes were undone.")
 
-        try:
-            transaction.settle(record)
-        except (Ambiguous, Unavailable) as error:
-            if not (isinstance(error, Ambiguous) and self._store.has_landed(running.job)):
-                raise UndoneError(f"The commit failed, and everything was undone: {error}") from error
+        transaction.settle_or_look(record, lambda: self._store.has_landed(running.job))
 
     def _failed(self, running: Running, error: BaseException) -> None:
         with self._never_lost(running):

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 from ..core.clock import Clock, SystemClock, new_id
 from ..core.retry import doubling
 from ..core.telemetry import MetricsCollector
+from ..runtime.supervisor import watch
 from .announcement import Announcement
 from .claiming import BackOff, Claiming
 from .handler_threads import LoopRunner, ThreadRunner
@@ -111,7 +112,6 @@ class JobWorker:
             put_back=self._put_back,
         )
         self._overdue = Overdue(self._in_flight, self._clock, abandon=self._abandon, report=self._reporter.put)
-        self._parts: dict[str, Callable[[], bool]] = {}  # each with what returns whether it is alive
         self._dead_parts: list[str] = []
         self._stuck: set[str] = set()
         self._held = HeldJobs(
@@ -160,10 +160,16 @@ class JobWorker:
         returns False.
         """
         fetcher = threading.Thread(target=self._fetch, name="holdfast-jobs-fetcher", daemon=True)
-        self._start_parts(fetcher)
-        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):
-            self._look_around()
-            self._watch_parts()
+        self._reporter.start()
+        self._held.start()
+        self._watchdog.start()
+        if self._listener is not None:
+            self._listener.start()
+        fetcher.start()
+        self._dead_parts = watch(self._parts(fetcher), self._stop, self._clock, self._look_around)
+        if self._dead_parts:  # the others must not keep alive what these held
+            self._telemetry.broken(self._dead_parts)
+            self._stop.set()
         self._wake.set()
         return self._drain(fetcher)
 
@@ -173,35 +179,24 @@ class JobWorker:
         """Return the parts that died, for which it ended."""
         return self._dead_parts
 
-    def _start_parts(self, fetcher: threading.Thread) -> None:
-        self._reporter.start()
-        self._parts["the reporter"] = lambda: self._reporter.is_alive
-        self._held.start()
-        self._parts["the keeper of leases"] = lambda: self._held.is_alive
-        self._watchdog.start()
-        self._parts["the watchdog"] = lambda: self._watchdog.is_alive
+    def _parts(self, fetcher: threading.Thread) -> dict[str, Callable[[], bool]]:
+        """Return what it leans on, each with what returns whether it is alive."""
         listener = self._listener
-        if listener is not None:
-            listener.start()
-            self._parts["the listener"] = lambda: listener.is_alive
-        fetcher.start()
-        self._parts["the fetcher"] = fetcher.is_alive
-        self._parts["the threads of handlers"] = lambda: self._threads.is_alive
-        self._parts["the event loop"] = lambda: self._loop.is_alive
-        self._parts["the last place for a handler"] = lambda: self._lost < self._settings.concurrency
+        return {
+            "the reporter": lambda: self._reporter.is_alive,
+            "the keeper of leases": lambda: self._held.is_alive,
+            "the watchdog": lambda: self._watchdog.is_alive,
+            "the listener": lambda: listener is None or listener.is_alive,
+            "the fetcher": fetcher.is_alive,
+            "the threads of handlers": lambda: self._threads.is_alive,
+            "the event loop": lambda: self._loop.is_alive,
+            "the last place for a handler": lambda: self._lost < self._settings.concurrency,
+        }
 
     @property
     def _lost(self) -> int:
         """Return how many places are taken by handlers that were abandoned."""
         return self._threads.lost + self._loop.lost
-
-    def _watch_parts(self) -> None:
-        """End when a part has died: the others must not keep alive what it held."""
-        dead = [name for name, is_alive in self._parts.items() if not is_alive()]
-        if dead and not self._stop.is_set():
-            self._telemetry.broken(dead)
-            self._dead_parts = dead
-            self._stop.set()
 
     def _look_around(self) -> None:
         if not self._held.is_alive:

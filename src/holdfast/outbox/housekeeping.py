@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy.engine import Engine
 
@@ -14,7 +15,7 @@ from ..database.statements import family
 from ..records import audit
 from ..records.database import changing, translated
 from ..records.times import database_now
-from ..runtime.housekeeping import Chore
+from ..runtime.housekeeping import Chore, pruning
 from .message import Checkpoint
 from .pruned import lock_pruned, note_pruned
 from .statements import named
@@ -24,7 +25,6 @@ _log = logging.getLogger("holdfast.outbox")
 _LOOK_SECONDS = 30.0
 _WORTH_LOGGING_SECONDS = 10.0
 _LOG_AGAIN_SECONDS = 60.0
-_PRUNE_SECONDS = 3600.0
 _PRUNED_AT_ONCE = 5000
 
 
@@ -58,16 +58,9 @@ class OutboxHousekeeping:
         """Return what is to be done now and then."""
         found = [Chore("looking who holds the outbox back", self.warn, _LOOK_SECONDS)]
         if self._retention is not None:
-            title = "deleting messages past their retention"
-            found.append(Chore(title, self.prune, _PRUNE_SECONDS, may_take_long=True))
+            due = partial(prune_some, self._engine, self._checkpoints, self._retention)
+            found.append(pruning("deleting messages past their retention", due, _PRUNED_AT_ONCE))
         return found if self._engine.dialect.name == "postgresql" else found[1:]
-
-    def prune(self) -> float:
-        """Delete a part of what is due; at once again when there is more."""
-        if self._retention is None:
-            return _PRUNE_SECONDS
-        deleted = prune_some(self._engine, self._checkpoints, self._retention)
-        return 0.0 if deleted == _PRUNED_AT_ONCE else _PRUNE_SECONDS
 
     def warn(self) -> None:
         """Warn when messages wait for a transaction that has been open for long."""

@@ -34,7 +34,8 @@ class HandlerContext:
 
     ``attempt`` counts the tries, from 1. ``fencing_token`` grows with every holder: pass it to systems that can refuse
     a lower one. ``lease_lost`` is set when another worker may have taken over: stop when convenient, nothing will be
-    recorded. ``deadline`` is when the work must have ended, None when it may take as long as it likes.
+    recorded. ``deadline`` is when the work must have ended, by ``max_seconds`` (jobs) or ``tick_deadline_seconds``
+    (triggers); None when it may take as long as it likes, as what processors and engines handle always may.
     """
 
     correlation_id: str = ""

@@ -17,6 +17,7 @@ from ..core.errors import DbError
 _log = logging.getLogger("holdfast.worker")
 _AFTER_ERROR_SECONDS = 5.0
 _REST_SECONDS = 60.0  # without any chore
+_PRUNE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class Chore:
     task: Callable[[], object]
     seconds: float
     may_take_long: bool = False
+
+
+def pruning(title: str, prune_some: Callable[[], int], most: int) -> Chore:
+    """Return the chore of deleting what is due, at most so much at once: hourly, and again while there is more."""
+    return Chore(title, lambda: 0.0 if prune_some() >= most else None, _PRUNE_SECONDS, may_take_long=True)
 
 
 class Housekeeping:

@@ -20,6 +20,7 @@ from sqlalchemy.schema import ExecutableDDLElement
 
 from ..core.errors import HandlerError
 from ..database.drivers import let_take_turns
+from ..database.errors import may_undo_transaction, undoes_transaction
 from .driver_state import is_closed, is_idle
 
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"
@@ -35,8 +36,6 @@ _COMMITS_ON_MYSQL = re.compile(
     r"ANALYZE|OPTIMIZE|REPAIR|FLUSH|RESET|LOAD\s+INDEX|INSTALL|UNINSTALL|SET\s+(?:SESSION\s+|@@)?AUTOCOMMIT)\b",
     re.I | re.S,
 )
-_UNDOING = (1020, 1213)  # MariaDB and MySQL: a conflict, a deadlock
-_MAY_UNDO = 1205  # a lock was waited for too long: undoes its statement, or everything if the server is set up so
 _MYSQL = ("mysql", "mariadb")
 OVER = (
     "context.transaction was used after its delivery had ended. Use it only inside the handler, and await or join what "
@@ -295,9 +294,8 @@ class LentConnection(Connection):
         if self.dialect.name == "sqlite":
             self.is_undone = self.is_undone or is_idle(self.dialect.driver, self._lent)
         elif self.dialect.name in _MYSQL:
-            code = next(iter(error.args), None)
-            self.is_undone = self.is_undone or code in _UNDOING
-            self.may_be_undone = self.may_be_undone or code == _MAY_UNDO
+            self.is_undone = self.is_undone or undoes_transaction(error)
+            self.may_be_undone = self.may_be_undone or may_undo_transaction(error)
 
     def _count_idle_time(self) -> None:
         """Say something after many statements in one go: psycopg ends them so that the server counts no idle time."""

@@ -86,6 +86,33 @@ class WorkerPart:
         self._ended.wait(_GIVE_UP_SECONDS)
 
 
+def watch(
+    parts: Mapping[str, Callable[[], bool]],
+    stop: threading.Event,
+    clock: Clock,
+    look_around: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Wait until ``stop`` is set, or something has died that all else leans on, and would go on as if it had it.
+
+    Signals are handled when it looks around, too.
+
+    Args:
+        parts: what is leant on, each with what returns whether it is alive.
+        stop: once it is set, parts may end by themselves.
+        clock: tells when to look again.
+        look_around: what else to do five times a second.
+
+    Returns:
+        what has died.
+    """
+    while not clock.wait(stop, _LOOK_AROUND_SECONDS):
+        look_around()
+        dead = [title for title, is_alive in parts.items() if not is_alive()]
+        if dead and not stop.is_set():
+            return dead
+    return []
+
+
 def shared_parts() -> dict[str, Callable[[], bool]]:
     """Return what all parts of a process lean on, each with what returns whether it is alive."""
     loop = handlers_loop()
@@ -126,9 +153,9 @@ class Supervisor:
             WorkerDiedError: a part died; everything else was drained before.
         """
         threads = {part: self._started(part) for part in self._parts}
-        shared = shared_parts()
-        while not self._clock.wait(self._stop, _LOOK_AROUND_SECONDS):  # signals are handled when it wakes, too
-            self._watch(shared)
+        for title in watch(shared_parts(), self._stop, self._clock):
+            _log.error("%s died", title)
+            self._died(title, "its thread has ended")
         _log.info("Stopping: nothing new is begun, and what runs may finish for %g s", self._drain_seconds)
         deadline = self._clock.monotonic() + self._drain_seconds
         for part in self._parts:
@@ -139,13 +166,6 @@ class Supervisor:
         if self._deaths:
             raise WorkerDiedError(" ".join(self._deaths), has_drained=not left)
         return has_drained
-
-    def _watch(self, shared: Mapping[str, Callable[[], bool]]) -> None:
-        """End when something died that all parts share: they would go on as if they had it."""
-        for title, is_alive in shared.items():
-            if not is_alive():
-                _log.error("%s died", title)
-                self._died(title, "its thread has ended")
 
     def _started(self, part: Part) -> threading.Thread | None:
         thread = threading.Thread(target=self._run_part, args=(part,), name=f"holdfast-{part.title}", daemon=True)

@@ -30,10 +30,19 @@ from sqlalchemy.exc import DBAPIError
 
 from ..core.blocking_calls import one_thread
 from ..core.clock import new_id
-from ..core.errors import Ambiguous, DbError, HandlerError, LostLeaseError, TransactionEndedError, UndoneError
+from ..core.errors import (
+    Ambiguous,
+    DbError,
+    HandlerError,
+    LostLeaseError,
+    TransactionEndedError,
+    Unavailable,
+    UndoneError,
+)
 from ..database.connection_slots import Slots
+from ..database.drivers import beginning, say_at_once
 from ..database.error_text import public_error_text
-from ..database.errors import reason
+from ..database.errors import is_the_clients, reason, spoils_transaction
 from ..database.pools import autocommit, said, writing
 from ..database.sockets import cut_off
 from .awaited import UnfinishedCalls, forgotten
@@ -47,7 +56,6 @@ _STATEMENT_SECONDS = 10.0
 _BREAK_SECONDS = 5.0
 _SAVEPOINT = f"holdfast_{new_id(12)}"  # nobody else's name; one per process, so that servers see few statements
 _FATE = "SELECT pg_xact_status(CAST(CAST(%(id)s AS text) AS xid8))"
-_SPOILT = "25P02"  # PostgreSQL: a statement has failed, and the transaction can only be undone
 
 ENDED = (
     "The handler ended context.transaction itself, so what it wrote before may be kept without being recorded as done. "
@@ -192,6 +200,19 @@ class HandlerTransaction:
             self._require_whole(connection)
             self._record(connection, record)
         self._commit()
+
+    def settle_or_look(self, record: Callable[[Connection], None], has_landed: Callable[[], bool]) -> None:
+        """Settle, and where the COMMIT was not answered, look whether it landed.
+
+        Raises:
+            TransactionEndedError, HandlerError: as ``settle`` does.
+            UndoneError: nothing was kept.
+        """
+        try:
+            self.settle(record)
+        except (Ambiguous, Unavailable) as error:
+            if not (isinstance(error, Ambiguous) and has_landed()):
+                raise UndoneError(f"The commit failed, and everything was undone: {error}") from error
 
     def _require_awaited(self) -> None:
         """Refuse to call done what a handler forgot to await."""
@@ -339,7 +360,7 @@ class HandlerTransaction:
         """Bound its idle time; on PostgreSQL the savepoint that will prove it whole is set in the same go."""
         if connection.dialect.driver == "psycopg":
             limit = idle_milliseconds(self.lease_seconds)
-            said(connection, f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}")
+            _say_begin(connection, f"SET LOCAL idle_in_transaction_session_timeout = {limit}; SAVEPOINT {_SAVEPOINT}")
             return
         if connection.dialect.name in ("mysql", "mariadb"):  # else beats that come meanwhile would be conflicts
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -504,7 +525,7 @@ def _broken(connection: LentConnection, was_committed: Callable[[], bool | None]
 
 def _unproved(connection: LentConnection, failure: Exception) -> Verdict:
     """Tell what the database undid by itself from what the handler ended; when in doubt, it was the handler."""
-    if getattr(failure, "sqlstate", None) == _SPOILT:
+    if spoils_transaction(failure):
         with suppress(Exception):
             _say(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # a spoilt transaction still knows its own
             return Verdict.UNDONE
@@ -528,14 +549,26 @@ def _is_dead(connection: LentConnection, failure: Exception) -> bool:
     driver = connection.dialect.loaded_dbapi
     if not isinstance(failure, driver.Error) or connection.dialect.is_disconnect(failure, connection.driver, None):
         return True
-    if connection.dialect.driver == "psycopg":
-        return getattr(failure, "sqlstate", None) is None
-    code = next(iter(failure.args), None)
-    return connection.dialect.name in ("mysql", "mariadb") and (code == 0 or code in range(2000, 3000))
+    return connection.dialect.name != "sqlite" and is_the_clients(failure)
+
+
+def _say_begin(connection: LentConnection, sql: str) -> None:
+    """Begin on PostgreSQL and say the first statements in one go, unless someone listens to statements."""
+    begin = None if connection.dispatch.before_cursor_execute else beginning(connection.driver)
+    if begin is None:
+        said(connection, sql)
+        return
+    try:
+        say_at_once(connection.driver, f"{begin}; {sql}")
+    except connection.dialect.loaded_dbapi.Error as error:
+        connection._handle_dbapi_exception(error, sql, None, None, None)
 
 
 def _say(connection: LentConnection, sql: str) -> None:
     """Send a statement past SQLAlchemy, which would begin a transaction of its own if ours had ended."""
+    if connection.dialect.driver == "psycopg":
+        say_at_once(connection.driver, sql)
+        return
     cursor = connection.driver.cursor()
     try:
         cursor.execute(sql)

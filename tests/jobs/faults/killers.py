@@ -42,7 +42,7 @@ def declare(hf: Holdfast, max_attempts: int | None, **limits: Any) -> dict[str, 
     job = hf.job(TOPIC, lease_seconds=LEASE_SECONDS, **settings, **limits)  # type: ignore[arg-type] # each by its name
     declared = [job(quick), job(slow), job(kill)]
     other = hf.job("others", lease_seconds=LEASE_SECONDS, **settings)  # type: ignore[arg-type] # the same
-    declared += [other(wait), other(turn), other(block), other(leave_from_task)]
+    declared += [other(wait), other(turn), other(block), other(leave_from_task), other(starve), other(starve_async)]
     return {definition.operation: definition for definition in declared}
 
 
@@ -75,6 +75,17 @@ async def block() -> None:
     """Keep the loop from turning."""
     say("blocking")
     _for_ever.wait(3600)
+
+
+def starve() -> None:
+    """Have the machine refuse every thread from now on: none has room for such a stack. This one goes on."""
+    threading.stack_size(1 << 46)
+    say("starved")
+
+
+async def starve_async() -> None:
+    """Do so on the event loop, before there is any thread for handlers."""
+    starve()
 
 
 async def leave_from_task() -> None:

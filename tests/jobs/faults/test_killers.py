@@ -161,28 +161,33 @@ BOUND = 100  # of them may run before the suspect has been tested twice: each wo
 
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize(
-    ("limits", "key"), [({}, None), ({"concurrency": 1, "concurrency_per_key": 1}, "mine")], ids=["free", "limited"]
+    ("limits", "options"),
+    [
+        pytest.param({}, {"unique_key": "only"}, id="unique key"),
+        pytest.param({"concurrency": 1}, {}, id="limit 1"),
+        pytest.param({"concurrency_per_key": 1}, {"key": "mine"}, id="limit key"),
+    ],
 )
 def test_a_suspect_is_tested_although_every_worker_and_its_topic_have_work_that_does_not_end(
-    request: pytest.FixtureRequest, database: str, limits: dict[str, object], key: str | None
+    request: pytest.FixtureRequest, database: str, limits: dict[str, object], options: dict[str, str]
 ) -> None:
     """[SUSPECT-1] Beside an hour-long job on each worker and a backlog; it holds its unique key and no other place."""
     with _scene(request.getfixturevalue(database), 2, LIMITS=json.dumps(limits), CONCURRENCY="2", POLL="1") as scene:
-        unique = scene.jobs["kill"].options(key=key, unique_key="only")
-        unique.options(delay_seconds=3600).enqueue()
+        suspect = scene.jobs["kill"].options(**options)  # type: ignore[arg-type] # each by its name
+        suspect.options(delay_seconds=3600).enqueue()
         scene.jobs["wait"].enqueue_many([{}] * (3 if limits else 4))  # of four places, one for the backlog
         scene.start()
         busy = "SELECT DISTINCT locked_by FROM holdfast_jobs WHERE operation = 'wait' AND status = 'running'"
         wait_until(lambda: len(scene.rows(busy)) == 2, "an endless job on each worker")
         if limits:
-            scene.jobs["slow"].options(key=key).enqueue_many([{"n": n} for n in range(BACKLOG)])
+            scene.jobs["slow"].options(key=options.get("key")).enqueue_many([{"n": n} for n in range(BACKLOG)])
             wait_until(lambda: scene.count("holdfast_history", "operation = 'slow'") > 3, "the backlog to be begun")
         scene.mark("kill")
-        assert not unique.enqueue().is_new
+        assert limits or not suspect.enqueue().is_new
         scene.until_buried()
         assert scene.innocents() == (0, 0)
         assert not limits or scene.count("holdfast_jobs", "operation = 'slow'") > BACKLOG - BOUND
-        assert unique.enqueue().is_new
+        assert suspect.enqueue().is_new
 
 
 def test_a_worker_whose_loop_is_blocked_leaves_the_work_to_others(postgres_url: str) -> None:
@@ -209,3 +214,35 @@ def test_a_child_task_that_exits_ends_neither_the_loop_nor_a_worker(postgres_url
         scene.until_empty()
         assert scene.done() == 8
         assert scene.deaths == 0
+
+
+def test_a_worker_that_gets_no_thread_leaves_the_work_to_others_and_ends(postgres_url: str) -> None:
+    """It holds nothing: what it had claimed runs elsewhere, uncharged."""
+    with _scene(postgres_url, 2) as scene:
+        scene.jobs["starve_async"].enqueue()
+        scene.start(1)
+        [starved] = scene.workers
+        starved.wait_for_line("starved")
+        scene.jobs["slow"].enqueue_many([{"n": n} for n in range(20)])
+        assert starved.wait() == 1
+        assert "died: the threads of handlers" in starved.output
+        assert "Only 0 of 4 threads for jobs could be started: RuntimeError" in starved.output
+        scene.start(1)
+        scene.until_empty()
+        assert scene.count("holdfast_history", "operation = 'slow' AND status = 'Succeeded'") == 20
+        assert scene.innocents() == (0, 0)
+
+
+def test_a_worker_that_gets_no_more_threads_works_with_those_it_has_beside_another(postgres_url: str) -> None:
+    with _scene(postgres_url, 2) as scene:
+        scene.jobs["starve"].enqueue()
+        scene.start()
+        wait_until(lambda: any("starved" in worker.output for worker in scene.workers), "a worker to be starved")
+        scene.jobs["slow"].enqueue_many([{"n": n} for n in range(40)])
+        scene.until_empty()
+        assert scene.innocents() == (0, 0)
+        assert scene.deaths == 0
+        by_worker = scene.rows("SELECT worker, count(*) AS n FROM holdfast_history WHERE operation = 'slow' GROUP BY 1")
+        assert (len(by_worker), sum(row["n"] for row in by_worker)) == (2, 40)
+        [starved] = [worker for worker in scene.workers if "starved" in worker.output]
+        assert starved.output.count("of 4 threads for jobs could be started") == 1

@@ -167,9 +167,9 @@ class JobsServer:
             raise
         self._watch.start()
 
-    def dead_parts(self) -> list[str]:
-        """Return which of its parts have died: it must not go on as if it had them all."""
-        return [*self._watch.dead_parts(), *([] if self._thread.is_alive() else ["the event loop"])]
+    def parts(self) -> dict[str, Callable[[], bool]]:
+        """Return what it leans on, each with what returns whether it is alive."""
+        return {**self._watch.parts(), "the event loop": self._thread.is_alive}
 
     def stop(self, grace_seconds: float = 10.0) -> None:
         """End: streams at once, so that workers go to another server; other calls when they are answered.

@@ -102,15 +102,15 @@ class Watch:
         if self._listener is not None:
             self._listener.start()
 
-    def dead_parts(self) -> list[str]:
-        """Return which of its threads have died."""
-        parts = {
-            "the watchdog": self._watchdog.is_alive,
-            "housekeeping": self._housekeeper.is_alive(),
-            "the promoter": self._promoter.is_alive(),
-            "the listener": self._listener is None or self._listener.is_alive,
+    def parts(self) -> dict[str, Callable[[], bool]]:
+        """Return its threads, each with what returns whether it is alive."""
+        listener = self._listener
+        return {
+            "the watchdog": lambda: self._watchdog.is_alive,
+            "housekeeping": self._housekeeper.is_alive,
+            "the promoter": self._promoter.is_alive,
+            "the listener": lambda: listener is None or listener.is_alive,
         }
-        return [name for name, is_alive in parts.items() if not is_alive]
 
     def stop(self) -> None:
         """End."""
