@@ -34,6 +34,8 @@ from ..core.errors import (
 from ..core.types import FencingToken, JsonObject, JsonValue, OwnerId, SourceDescriptor
 
 VERSION = 1
+TOKENS_LEFT_OUT = 1_000_000
+"""How far the next token is ahead once state has gone back: more than were given out in what was taken back."""
 Document = JsonObject
 
 
@@ -139,11 +141,13 @@ def check_source(document: Document, source: SourceDescriptor) -> None:
         FingerprintMismatchError: the stored fingerprint is none that the source has or had.
     """
     if not is_of_source(document, source):
+        name = document.get("poller_name")
+        adopt = f"keep its place, as it reads the same rows elsewhere ('holdfast trigger adopt {name}'), "
         raise FingerprintMismatchError(
-            f"The source of trigger '{document.get('poller_name')}' has changed since its checkpoint was written "
+            f"The source of trigger '{name}' has changed since its checkpoint was written "
             f"(stored fingerprint {fingerprint_of(document)}). Its checkpoint may point at other rows, so nothing runs."
-            " Give the changed trigger a new name, undo the change, or reset it ('holdfast trigger "
-            "reset-to-beginning')."
+            f" Give the changed trigger a new name, undo the change, {adopt * reads_same_rows(document, source)}or "
+            "reset it ('holdfast trigger reset-to-beginning')."
         )
 
 
@@ -151,6 +155,14 @@ def is_of_source(document: Document, source: SourceDescriptor) -> bool:
     """Return whether a document is one of the source, or of none yet."""
     stored = fingerprint_of(document)
     return stored is None or stored in {source.fingerprint, *source.legacy_fingerprints}
+
+
+def reads_same_rows(document: Document, source: SourceDescriptor) -> bool:
+    """Return whether a document was written for the same table or query, cursor, key and filter, wherever they are."""
+    newest = document.get("source")
+    if not isinstance(newest, dict) or newest.get("written_with") != document.get("source_fingerprint"):
+        return False
+    return source.rows_fingerprint is not None and newest.get("rows") == source.rows_fingerprint
 
 
 def fingerprint_of(document: Document) -> str | None:
@@ -169,6 +181,8 @@ def _of_source(document: Document, source: SourceDescriptor | None) -> Document:
     if source.former_fingerprint is None:
         return {**kept, "source_fingerprint": source.fingerprint}
     both = {"fingerprint": source.fingerprint, "written_with": source.former_fingerprint}
+    if source.rows_fingerprint is not None:
+        both["rows"] = source.rows_fingerprint
     return {**kept, "source_fingerprint": source.former_fingerprint, "source": both}
 
 
@@ -233,15 +247,47 @@ def heartbeat(
     return _revised(document, lease=lease if progress is None else {**lease, "progress": progress})
 
 
-def commit(document: Document, holder: Holder, checkpoint: JsonObject, *, ttl: timedelta, now: datetime) -> Document:
+def commit(
+    document: Document,
+    holder: Holder,
+    checkpoint: JsonObject,
+    *,
+    ttl: timedelta,
+    now: datetime,
+    history: JsonObject | None = None,
+) -> Document:
     """Return the document with a new checkpoint and the lease extended, in one write [FENCE-1] [CHECKPOINT-1].
+
+    ``history`` is the source's that the checkpoint was made in, where it is known.
 
     Raises:
         LostLeaseError: the lease belongs to someone else by now.
     """
     lease = {key: value for key, value in _extended(document, holder, ttl, now).items() if key != "progress"}
-    fresh = _without_failure(document)
+    fresh = {**_without_failure(document), **({} if history is None else {"history": history})}
     return _revised(fresh, lease=lease, checkpoint={**checkpoint, "updated_at": format_time(now)})
+
+
+def gone_back(
+    document: Document,
+    holder: Holder,
+    history: JsonObject,
+    checkpoint: JsonObject | None,
+    *,
+    ttl: timedelta,
+    now: datetime,
+) -> Document:
+    """Return the document after rows were taken back: at a former checkpoint unless None, under a token far ahead.
+
+    Tokens may have gone back with the rows, so that one of those that are left out was given out before [LEASE-2].
+
+    Raises:
+        LostLeaseError: the lease belongs to someone else by now.
+    """
+    lease = _extended(document, holder, ttl, now)
+    lease["fencing_token"] += TOKENS_LEFT_OUT
+    changes = {} if checkpoint is None else {"checkpoint": {**checkpoint, "updated_at": format_time(now)}}
+    return _revised(document, lease=lease, history=history, **changes)
 
 
 def failed(document: Document, holder: Holder, error: str, *, next_try_at: datetime | None, now: datetime) -> Document:
