@@ -89,7 +89,7 @@ def test_without_the_guard_rows_are_lost(
 
 def test_it_is_noticed_under_a_lease_that_goes_on(servers: Pair, documents: FileDocumentStore) -> None:
     """Nobody takes the lease anew: the source's session is a new one, though at first nothing new can be read."""
-    primary, standby, database = servers
+    _, standby, database = servers
     reader = Reader(address(servers[:2], database), documents)
     url = address(servers[:2], database, "postgres")
     place(url, KEPT)
@@ -153,7 +153,7 @@ def test_a_fail_over_that_takes_nothing_back_repeats_nothing(
 
 def test_state_in_the_same_database_went_back_with_the_rows(servers: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """Decision 0019: a new timeline alone refuses nothing; but tokens were taken back, too, and are not given twice."""
-    primary, standby, database = servers
+    database = servers[2]
     hf = Holdfast(address(servers[:2], database, "postgres"), app_name="shop", engine_provider=EngineProvider())
     hf.migrate()
     reader = Reader(address(servers[:2], database, "postgres"), hf.state.documents)

@@ -433,6 +433,31 @@ def _taken_and_freed(
     return {**held, "lease": {**held["lease"], "owner_id": None}}
 
 
+def adopted(
+    document: Document,
+    history: JsonObject | None,
+    *,
+    poller_name: str,
+    source: SourceDescriptor | None,
+    reset_id: str,
+    skew_margin: timedelta,
+    now: datetime,
+) -> Document:
+    """Return the document at the same checkpoint, for the source and in the history that are there now [CHECKPOINT-1].
+
+    The token is far ahead of any that was given out before a restore [LEASE-2].
+
+    Raises:
+        FingerprintMismatchError: the source reads other rows.
+        LeaseConflictError: someone holds a live lease, or it is stopped.
+    """
+    if source is not None and not reads_same_rows(document, source):
+        check_source(document, source)
+    freed = _taken_and_freed(document, poller_name, OwnerId("adopt"), skew_margin, now, source)
+    freed["lease"]["fencing_token"] += TOKENS_LEFT_OUT
+    return {**freed, "history": history, "last_reset_id": reset_id}
+
+
 def begun_anew(document: Document, reset_id: str) -> Document:
     """Return the document at the beginning, for a source that is not the one it was written for [CHECKPOINT-1]."""
     return {**_without_failure(document), "checkpoint": {}, "last_reset_id": reset_id}

@@ -17,7 +17,8 @@ from ..core.types import JsonObject
 from ..database.history import History
 from .document import Document, render
 
-_LEVELS = 10
+_LEVELS = 9
+_KEPT_OF_LEVEL = 4
 _LARGEST_PLACE_BYTES = 4096
 
 
@@ -198,9 +199,9 @@ def _place_of(checkpoint: JsonObject) -> JsonObject:
 
 
 def _with_place(recent: Sequence[FormerPlace], place: FormerPlace) -> list[FormerPlace]:
-    """Return the places with one more, thinned out: the two newest of every 1, 2, 4 … batches, no large ones."""
+    """Return the places with one more, thinned out: the four newest of every 1, 2, 4 … 256 batches, no large ones."""
     places = [*recent, place] if len(render(place.checkpoint)) <= _LARGEST_PLACE_BYTES else list(recent)
     kept: set[int] = set()
     for level in range(_LEVELS):
-        kept.update([each.batch for each in places if each.batch % (1 << level) == 0][-2:])
-    return [each for each in places if each.batch in kept and place.batch - each.batch < 2 << _LEVELS]
+        kept.update([each.batch for each in places if each.batch % (1 << level) == 0][-_KEPT_OF_LEVEL:])
+    return [each for each in places if each.batch in kept]

@@ -15,10 +15,10 @@ from ..core.types import JsonObject
 from ..database.history import History, UnknownHistory
 from ..lease.foreign import ForeignStateStore
 from ..lease.held_lease import HeldLease, Lease
-from ..lease.history import Fit, KeptHistory, begun, continued, judged, moved_on, turned_back
+from ..lease.history import Fit, KeptHistory, continued, moved_on, turned_back
 from ..lease.store import StateStore
-from ..lease.stores.sql import SqlDocumentStore
-from .sources.protocol import FetchResult, HistorySource, SimpleSource, SourceAdapter
+from .source_history import SourceHistory
+from .sources.protocol import FetchResult, SimpleSource, SourceAdapter
 
 _log = logging.getLogger("holdfast.trigger")
 _LOOK_SECONDS = 60.0
@@ -35,14 +35,11 @@ class HistoryWatch:
         clock: Clock,
     ) -> None:
         self._name = name
-        self._source = source if isinstance(source, HistorySource) else None
-        self._documents = state_store.documents if isinstance(state_store, StateStore) else None
-        self._reader = f"{getattr(state_store, 'app_name', '')}/{name}"
+        self._history = SourceHistory.of(name, source, state_store)
         self._clock = clock
         self._lease: HeldLease | None = None
         self._sessions = 0
         self._looked_at = 0.0
-        self._is_together = False
         self._kept: KeptHistory | None = None
         self._present: History | None = None
         self._is_unknown_logged = False
@@ -53,65 +50,57 @@ class HistoryWatch:
         Raises:
             RestoredSourceError: it does not fit, and nobody can know where to go on.
         """
-        if self._source is None or not isinstance(lease, Lease):
+        history = self._history
+        if history is None or not isinstance(lease, Lease):
             return fetch()
         if lease is not self._lease:
-            self._begin(self._source, lease)
+            self._begin(history, lease)
         while True:
             found = fetch()
-            is_marked = bool(found.records) and not self._is_together
-            if not (is_marked or self._must_look(self._source)) or self._still_fits(self._source, lease, is_marked):
+            is_marked = bool(found.records) and not history.is_together
+            if not (is_marked or self._must_look(history)) or self._still_fits(history, lease, is_marked):
                 return found
 
     def after(self, checkpoint: JsonObject) -> KeptHistory | None:
         """Return what to keep beside the next checkpoint: its rows had been read when the source was looked at."""
-        if self._kept is None or self._present is None:
+        if self._history is None or self._kept is None or self._present is None:
             return None
-        return self._kept if self._is_together else continued(self._kept, self._present, checkpoint)
+        return self._kept if self._history.is_together else continued(self._kept, self._present, checkpoint)
 
     def committed(self, kept: KeptHistory | None) -> None:
         """Note that a checkpoint was recorded with what is kept beside it."""
         self._kept = kept
 
-    def _must_look(self, source: HistorySource) -> bool:
+    def _must_look(self, history: SourceHistory) -> bool:
         """Return whether everything may be another server's now; behind a pooler that shows in no session of ours."""
-        return self._sessions != source.sessions() or self._clock.monotonic() - self._looked_at >= _LOOK_SECONDS
+        return self._sessions != history.source.sessions() or self._clock.monotonic() - self._looked_at >= _LOOK_SECONDS
 
-    def _begin(self, source: HistorySource, lease: Lease) -> None:
+    def _begin(self, history: SourceHistory, lease: Lease) -> None:
         """Compare under a new lease. What is not known yet of its checkpoint is known from now on."""
-        documents = self._documents
-        self._is_together = isinstance(documents, SqlDocumentStore) and source.is_in(documents.engine)
         self._kept = lease.kept_history
         is_new = self._kept is None and lease.checkpoint.get("cursor") is not None
-        self._still_fits(source, lease, is_new and not self._is_together)
+        self._still_fits(history, lease, is_new and not history.is_together)
         self._lease = lease
 
-    def _still_fits(self, source: HistorySource, lease: Lease, marks: bool) -> bool:
+    def _still_fits(self, history: SourceHistory, lease: Lease, marks: bool) -> bool:
         """Look at the source's history; return whether the checkpoint fits it, and did before."""
-        self._sessions, self._looked_at = source.sessions(), self._clock.monotonic()
-        since = None if self._kept is None else self._kept.timeline
-        present = source.history(None if self._is_together else self._reader, since, marks=marks)
+        self._sessions, self._looked_at = history.source.sessions(), self._clock.monotonic()
+        present = history.present(self._kept, marks=marks)
         if isinstance(present, UnknownHistory):
-            return self._unknown(present)
+            self._is_unknown(history, present)
+            return True
         self._present = present
-        return self._fits(source, lease, present)
+        return self._fits(history, lease, present)
 
-    def _unknown(self, present: UnknownHistory) -> bool:
+    def _is_unknown(self, history: SourceHistory, present: UnknownHistory) -> None:
         self._kept = self._present = None
-        if not self._is_unknown_logged and not self._is_together:
+        if not self._is_unknown_logged and not history.is_together:
             self._is_unknown_logged = True
             _log.warning("A restore of the source of trigger '%s' is not noticed: %s", self._name, present.because)
-        return True
 
-    def _fits(self, source: HistorySource, lease: Lease, present: History) -> bool:
-        found = judged(
-            self._name,
-            self._kept,
-            present,
-            is_together=self._is_together,
-            transaction=source.transaction_of(lease.checkpoint),
-        )
-        kept = self._kept or begun(present, lease.checkpoint, is_together=self._is_together)
+    def _fits(self, history: SourceHistory, lease: Lease, present: History) -> bool:
+        found = history.judged(self._kept, present, lease.checkpoint)
+        kept = self._kept or history.begun(present, lease.checkpoint)
         self._kept = kept if found.fit is Fit.SAME else moved_on(kept, present)
         if found.fit is Fit.MOVED_ON:
             self._log_move("nothing that it has delivered was taken back", kept, present)
