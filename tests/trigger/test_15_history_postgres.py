@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.core.errors import FetchError, RestoredSourceError
+from holdfast.core.errors import ConfigurationError, FetchError, RestoredSourceError
 from holdfast.database.pools import EngineProvider
 from holdfast.lease.document import TOKENS_LEFT_OUT
 from holdfast.lease.stores.file import FileDocumentStore
 from holdfast.trigger.history_watch import HistoryWatch
+from holdfast.trigger.source_history import SourceHistory
 from tests.components.postgres import PostgresServer, find_postgres15, find_postgres18, runnable
 from tests.trigger.failing_over import Follower, Reader, address, asked, pair, place
 
@@ -188,6 +189,10 @@ def test_a_dump_restored_into_another_cluster_is_refused_not_waited_for(
         moved = Reader(other.url(database), documents)
         with pytest.raises(RestoredSourceError, match=r"stands at a transaction of|rows were restored elsewhere"):
             moved.run()
+        history = SourceHistory.of("orders", moved.source, moved.store)
+        assert history is not None
+        with pytest.raises(ConfigurationError, match="cannot be kept: it is behind transaction"):
+            history.to_adopt(moved.document())
         without_guard(monkeypatch)
         moved.run()
         assert moved.seen == []

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from ..core.clock import Clock
 from ..core.types import JsonObject
 from ..database.history import History, UnknownHistory
-from ..lease.foreign import ForeignStateStore
 from ..lease.held_lease import HeldLease, Lease
 from ..lease.history import Fit, KeptHistory, continued, moved_on, turned_back
-from ..lease.store import StateStore
 from .source_history import SourceHistory
-from .sources.protocol import FetchResult, SimpleSource, SourceAdapter
+from .sources.protocol import FetchResult
 
 _log = logging.getLogger("holdfast.trigger")
 _LOOK_SECONDS = 60.0
@@ -27,13 +25,7 @@ _LOOK_SECONDS = 60.0
 class HistoryWatch:
     """Watches the history of one trigger's source, for one thread at a time."""
 
-    def __init__(
-        self,
-        name: str,
-        source: SourceAdapter | SimpleSource,
-        state_store: StateStore | ForeignStateStore,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, name: str, source: object, state_store: object, clock: Clock) -> None:
         self._name = name
         self._history = SourceHistory.of(name, source, state_store)
         self._clock = clock

@@ -8,11 +8,10 @@ from ..core.errors import ConfigurationError
 from ..core.types import JsonObject
 from ..database.history import History, UnknownHistory
 from ..lease import document as doc
-from ..lease.foreign import ForeignStateStore
 from ..lease.history import Finding, KeptHistory, begun, judged, kept_history
 from ..lease.store import StateStore
 from ..lease.stores.sql import SqlDocumentStore
-from .sources.protocol import HistorySource, SimpleSource, SourceAdapter
+from .sources.protocol import HistorySource
 
 
 class SourceHistory:
@@ -24,9 +23,7 @@ class SourceHistory:
         self._store = store
 
     @classmethod
-    def of(
-        cls, name: str, source: SourceAdapter | SimpleSource | None, store: StateStore | ForeignStateStore
-    ) -> SourceHistory | None:
+    def of(cls, name: str, source: object, store: object) -> SourceHistory | None:
         """Return it, None where the source tells nothing of its history, or the store keeps nothing of it."""
         return cls(name, source, store) if isinstance(source, HistorySource) and isinstance(store, StateStore) else None
 
