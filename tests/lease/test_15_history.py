@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.errors import RestoredSourceError
-from holdfast.core.types import JsonObject
+from holdfast.core.errors import LostLeaseError, RestoredSourceError
+from holdfast.core.types import FencingToken, JsonObject, OwnerId
 from holdfast.database.history import History, left_at, mariadb_marks, mysql_marks
+from holdfast.lease import document as doc
 from holdfast.lease.history import Fit, KeptHistory, begun, continued, judged, kept_history, moved_on, turned_back
 
-SYSTEM = {"system": "7", "database": "5"}
 
-
-def here(position: int, timeline: int = 1, **more: object) -> History:
-    return History(**SYSTEM, timeline=str(timeline), position={str(timeline): position}, **more)  # type: ignore[arg-type]  # as given
+def here(
+    position: int,
+    timeline: int = 1,
+    past: Mapping[str, int] | None = None,
+    past_unknown: str | None = None,
+    next_transaction: int | None = None,
+) -> History:
+    return History("7", "5", str(timeline), {str(timeline): position}, past or {}, past_unknown, next_transaction)
 
 
 def checkpoint(row: int) -> JsonObject:
@@ -104,3 +111,24 @@ def test_what_the_databases_write_of_their_histories_is_read() -> None:
     assert mariadb_marks("0-1-12,1-3-7") == {"0-1": 12, "1-3": 7}
     assert mariadb_marks("") == {}
     assert mysql_marks("a1:1-5:7-9,\nb2:1:tag:3-4") == {"a1": 9, "b2": 1, "b2:tag": 4}
+
+
+def test_only_the_holder_goes_back_and_its_former_token_is_of_no_use_then() -> None:
+    now, ttl = datetime(2026, 1, 1, tzinfo=UTC), timedelta(seconds=30)
+    margin = timedelta(seconds=1)
+    held = doc.acquire(
+        None, poller_name="orders", source=None, owner_id=OwnerId("a"), ttl=ttl, skew_margin=margin, now=now
+    )
+    holder, other = doc.Holder(OwnerId("a"), FencingToken(1)), doc.Holder(OwnerId("b"), FencingToken(1))
+    with pytest.raises(LostLeaseError):
+        doc.gone_back(held, other, {}, {}, ttl=ttl, now=now)
+    back = doc.gone_back(held, holder, {}, checkpoint(2), ttl=ttl, now=now)
+    assert back["checkpoint"]["cursor"] == checkpoint(2)["cursor"]
+    assert back["lease"]["fencing_token"] == 1 + doc.TOKENS_LEFT_OUT
+    with pytest.raises(LostLeaseError):
+        doc.commit(back, holder, {}, ttl=ttl, now=now)
+
+
+def test_a_clone_begins_a_history_of_its_own() -> None:
+    document = {**doc.empty("orders"), "checkpoint": checkpoint(3), "history": after(3).to_json(checkpoint(3))}
+    assert kept_history(doc.clone(document, "copy")) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from sqlalchemy import text
@@ -22,9 +22,18 @@ SERVER_IDS = itertools.count(100)
 KEPT, LOST, ADDED = range(5), range(5), range(8)
 
 
+class Server(MariadbServer):
+    """A server that can come back under another number."""
+
+    extra: Sequence[str] = ()
+
+    def _command(self) -> Sequence[str]:
+        return [*super()._command(), *self.extra]
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[MariadbServer]:
-    with MariadbServer() as own:
+def server() -> Iterator[Server]:
+    with Server() as own:
         yield own
 
 
@@ -36,7 +45,7 @@ def place(url: str, rows: Iterable[int]) -> None:
     engine.dispose()
 
 
-def lose_five(server: MariadbServer) -> list[int]:
+def lose_five(server: Server) -> list[int]:
     """Deliver ten orders, have another server go on from five of them, place eight more; return what was delivered."""
     url = server.url(server.create_database())
     engine = create_engine(url)
@@ -56,7 +65,7 @@ def lose_five(server: MariadbServer) -> list[int]:
     server.stop(immediate=False)
     shutil.rmtree(server.data)
     copy.rename(server.data)
-    server.settings = (*server.settings, f"--server-id={next(SERVER_IDS)}")
+    server.extra = (f"--server-id={next(SERVER_IDS)}",)
     server.start()
     place(url, ADDED)
     run_until(reader, 13)
@@ -74,10 +83,10 @@ def run_until(reader: Reader, order: int) -> None:
     wait_until(has_come, f"order {order} was delivered")
 
 
-def test_a_server_that_went_back_hides_nothing(server: MariadbServer) -> None:
+def test_a_server_that_went_back_hides_nothing(server: Server) -> None:
     assert lose_five(server) == [*range(1, 11), *range(6, 14)]
 
 
-def test_without_the_guard_rows_are_lost(server: MariadbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_guard_rows_are_lost(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HistoryWatch, "read", lambda self, lease, fetch: fetch())
     assert lose_five(server) == [*range(1, 11), 11, 12, 13]

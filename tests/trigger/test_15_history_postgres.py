@@ -163,7 +163,7 @@ def test_state_in_the_same_database_went_back_with_the_rows(servers: Pair, caplo
     reader.run_after_death()
     assert [each for each in reader.seen if each in ADDED] == [*ADDED]
     assert min(reader.tokens[-2:]) > before
-    assert "its checkpoint is kept with the rows" in caplog.text
+    assert "its checkpoint went back with the rows" in caplog.text
     reader.close()
     hf._provider.dispose_all()
 

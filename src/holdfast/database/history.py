@@ -200,6 +200,8 @@ def _postgres(connection: Connection, since: str | None) -> History | UnknownHis
 
 
 def _with_past(connection: Connection, history: History, since: int) -> History:
+    if history.timeline == "1":  # it came from none
+        return history
     if connection.exec_driver_sql(_MAY_READ_FILES).scalar():
         written = connection.execute(_LINEAGE, {"timeline": int(history.timeline)}).scalar_one()
         return replace(history, past=left_at(written))

@@ -8,12 +8,14 @@ Rules, each with the exploration in ``tests/lease/test_document_exploration.py``
 
 * [LEASE-1] A live lease is never taken: not before its expiry plus the skew margin has passed; or, where its expiry is
   a wrong clock's, not before its whole length and the margin have passed by the clock of whoever watched it.
-* [LEASE-2] Every acquisition raises the fencing token by one; the token never goes down.
+* [LEASE-2] Every acquisition raises the fencing token by one; the token never goes down, and leaps ahead once rows of
+  the source were taken back.
 * [LEASE-3] A released lease is free at once, without the margin.
 * [LEASE-4] A live lease tells whose it is: another application is refused as such, and takes over once it is free.
-* [FENCE-1] Heartbeat, commit and release need the owner and the token of the present lease.
+* [FENCE-1] Heartbeat, commit, release and the way back to a former place need owner and token of the present lease.
 * [STOP-1] What its holder stopped is taken by nobody until someone resumes or resets it.
-* [CHECKPOINT-1] Only a commit under the lease or a reset changes the checkpoint; a reset needs the lease to be free.
+* [CHECKPOINT-1] Only a commit under the lease, its holder's way back to a former place, or a reset changes the
+  checkpoint; a reset needs the lease to be free.
 """
 
 from __future__ import annotations
@@ -279,7 +281,8 @@ def gone_back(
 ) -> Document:
     """Return the document after rows were taken back: at a former checkpoint unless None, under a token far ahead.
 
-    Tokens may have gone back with the rows, so that one of those that are left out was given out before [LEASE-2].
+    Those that are left out may have been given out before: tokens go back with the rows where they are kept beside them
+    [FENCE-1] [LEASE-2] [CHECKPOINT-1].
 
     Raises:
         LostLeaseError: the lease belongs to someone else by now.
@@ -465,7 +468,7 @@ def begun_anew(document: Document, reset_id: str) -> Document:
 
 def clone(document: Document, new_poller_name: str) -> Document:
     """Return a document for another poller that starts at the same checkpoint, its lease free and its token new."""
-    own = ("lease", "revision", "last_reset_id", "stopped", "failure")
+    own = ("lease", "revision", "last_reset_id", "stopped", "failure", "history")
     kept = {key: value for key, value in document.items() if key not in own}
     return {**kept, "poller_name": new_poller_name, "revision": 1}
 

@@ -14,7 +14,7 @@ from ..core.clock import Clock
 from ..core.types import JsonObject
 from ..database.history import History, UnknownHistory
 from ..lease.held_lease import HeldLease, Lease
-from ..lease.history import Fit, KeptHistory, continued, moved_on, turned_back
+from ..lease.history import Fit, FormerPlace, KeptHistory, continued, moved_on, turned_back
 from .source_history import SourceHistory
 from .sources.protocol import FetchResult
 
@@ -72,20 +72,23 @@ class HistoryWatch:
         self._kept = lease.kept_history
         is_new = self._kept is None and lease.checkpoint.get("cursor") is not None
         self._still_fits(history, lease, is_new and not history.is_together)
-        self._lease = lease
 
     def _still_fits(self, history: SourceHistory, lease: Lease, marks: bool) -> bool:
         """Look at the source's history; return whether the checkpoint fits it, and did before."""
+        self._lease = None  # whatever fails here, the next step begins with what the document keeps
         self._sessions, self._looked_at = history.source.sessions(), self._clock.monotonic()
+        self._present, fits = None, True
         present = history.present(self._kept, marks=marks)
         if isinstance(present, UnknownHistory):
             self._is_unknown(history, present)
-            return True
-        self._present = present
-        return self._fits(history, lease, present)
+        else:
+            fits = self._fits(history, lease, present)
+            self._present = present
+        self._lease = lease
+        return fits
 
     def _is_unknown(self, history: SourceHistory, present: UnknownHistory) -> None:
-        self._kept = self._present = None
+        self._kept = None
         if not self._is_unknown_logged and not history.is_together:
             self._is_unknown_logged = True
             _log.warning("A restore of the source of trigger '%s' is not noticed: %s", self._name, present.because)
@@ -93,20 +96,32 @@ class HistoryWatch:
     def _fits(self, history: SourceHistory, lease: Lease, present: History) -> bool:
         found = history.judged(self._kept, present, lease.checkpoint)
         kept = self._kept or history.begun(present, lease.checkpoint)
-        self._kept = kept if found.fit is Fit.SAME else moved_on(kept, present)
+        if found.fit is Fit.SAME:
+            self._kept = kept
+            return True
+        history.source.close()  # how far it may be read was found out in the other history
         if found.fit is Fit.MOVED_ON:
+            self._kept = moved_on(kept, present)
             self._log_move("nothing that it has delivered was taken back", kept, present)
-        elif found.fit is Fit.WENT_TOGETHER:
-            lease.go_back(self._kept, None)
-            self._log_move("its checkpoint is kept with the rows and fits them", kept, present, lease)
-        elif found.place is not None:
-            self._kept = turned_back(kept, present, found.place)
-            lease.go_back(self._kept, found.place.checkpoint)
-            behind = found.place.checkpoint.get("cursor") or "the beginning"
-            self._log_move(
-                f"rows that it has delivered were taken back, so it goes back to {behind}", kept, present, lease
+        else:
+            self._go_back(lease, kept, present, found.place)
+        return False
+
+    def _go_back(self, lease: Lease, kept: KeptHistory, present: History, place: FormerPlace | None) -> None:
+        """Go on from a former place, or from where the checkpoint has been taken back to; under a token far ahead."""
+        if place is None:
+            back, checkpoint, what = (
+                moved_on(kept, present),
+                None,
+                "its checkpoint went back with the rows and fits them",
             )
-        return found.fit is Fit.SAME
+        else:
+            back, checkpoint = turned_back(kept, present, place), place.checkpoint
+            behind = checkpoint.get("cursor") or "the beginning"
+            what = f"rows that it has delivered were taken back, so it goes back to {behind}"
+        lease.go_back(back, checkpoint)
+        self._kept = back
+        self._log_move(what, kept, present, lease)
 
     def _log_move(self, what: str, kept: KeptHistory, present: History, lease: Lease | None = None) -> None:
         token = "" if lease is None else f"; its fencing token is {lease.fencing_token} now, far ahead of any before"

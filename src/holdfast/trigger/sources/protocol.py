@@ -121,6 +121,10 @@ class HistorySource(Protocol):
         """Return the transaction id that a checkpoint stands at; None where its cursor is something else."""
         ...
 
+    def close(self) -> None:
+        """Forget what was found out about the database: it is another one now."""
+        ...
+
 
 @runtime_checkable
 class SimpleSource(Protocol):
