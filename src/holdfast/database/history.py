@@ -59,7 +59,8 @@ _LEFT_AT = re.compile(r"^\s*(\d+)\s+([0-9A-F]+)/([0-9A-F]+)", re.MULTILINE)
 
 _READ_ONLY_FILE = "the file cannot be written, and SQLite tells nothing of its history by itself"
 
-_MARIADB = "SELECT @@log_bin, @@gtid_binlog_state"
+# The last transaction of each domain; and of each server that ever wrote there, as far as it was logged or replicated.
+_MARIADB = "SELECT @@log_bin, @@gtid_current_pos, @@gtid_slave_pos, @@gtid_binlog_state"
 _MYSQL = "SELECT @@server_uuid, @@gtid_mode, @@gtid_executed"
 
 _READS = text(f"SELECT epoch, reads FROM {READS_TABLE} WHERE reader = :reader")
@@ -76,8 +77,9 @@ _MARK = text(
 class History:
     """Whose history it is and how far it has come.
 
-    ``past`` holds where the former timelines were left, as far as it was asked for and can be known; ``past_unknown``
-    says why it cannot. ``next_transaction`` is the first transaction id that was not given out, where there are such.
+    ``past`` holds what else is in it, such as where the former timelines were left, as far as it was asked for and can
+    be known; ``past_unknown`` says why it cannot. ``next_transaction`` is the first transaction id that was not given
+    out, where there are such.
     """
 
     system: str = ""
@@ -228,16 +230,16 @@ def _missing_grant(connection: Connection) -> str:
 
 def _mysql(connection: Connection) -> History | UnknownHistory:
     if getattr(connection.dialect, "is_mariadb", False):
-        has_log, state = connection.exec_driver_sql(_MARIADB).one()
+        has_log, latest, replicated, logged = connection.exec_driver_sql(_MARIADB).one()
         if has_log:
-            return History(position=mariadb_marks(state))
+            return History(position=mariadb_marks(latest), past={**mariadb_marks(replicated), **mariadb_marks(logged)})
         return UnknownHistory("the server writes no binary log; it is noticed with log_bin")
     server, mode, executed = connection.exec_driver_sql(_MYSQL).one()
     return History(position=mysql_marks(executed)) if mode == "ON" else History(system=server)
 
 
 def mariadb_marks(state: str) -> dict[str, int]:
-    """Return the last number of each domain and server in a GTID state such as ``0-1-12,0-2-7``."""
+    """Return the last number of each domain and server in GTIDs such as ``0-1-12,0-2-7``."""
     gtids = (gtid.strip().rpartition("-") for gtid in state.split(",") if gtid.strip())
     return {origin: int(number) for origin, _, number in gtids}
 
