@@ -11,13 +11,15 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import ConfigurationError, DbError
+from ..core.errors import ConfigurationError, DbError, RestoredSourceError
 from ..core.types import JsonObject, SourceDescriptor
 from ..lease import document as doc
 from ..lease import reset as kernel
+from ..lease.history import Fit
 from ..lease.reset import AuditEntry
 from ..lease.store import StateStore
 from ..trigger.operator import audited_state, moved, resume_audited
+from ..trigger.source_history import SourceHistory
 from ..trigger.sources.protocol import SourceAdapter
 from .confirmation import confirm
 from .options import AppOption, JsonOption, TriggerName, argument
@@ -116,6 +118,40 @@ def reset_to_checkpoint(
     apply = partial(kernel.reset_to_checkpoint, poller_name=name, file=file, source=_descriptor(source))
     checkpoint = kernel.checkpoint_from_file(file, kernel.accepted_sources(poller.store, name, _descriptor(source)))
     _change(poller, "reset-to-checkpoint", source, checkpoint, apply, Guard(yes, dry_run, as_json))
+
+
+@trigger_app.command("adopt")
+def adopt(
+    name: TriggerName,
+    app: AppOption = None,
+    yes: _YesOption = False,
+    dry_run: _DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the place after the source was restored, or moved to a database of another name.
+
+    What was delivered is not delivered again; rows that the restore has taken back and that come anew below the place
+    are missed.
+    """
+    poller = _poller(app, name)
+    source = poller.source()
+    history = SourceHistory.of(name, source, poller.store)
+    if poller.view is None or _fits(poller, source, history):
+        raise ConfigurationError(f"The checkpoint of trigger '{name}' fits its source, so there is nothing to adopt.")
+    present = None if history is None else history.to_adopt(poller.view.document)
+    apply = partial(kernel.adopt, poller_name=name, source=_descriptor(source), history=present)
+    _change(poller, "adopt", source, poller.checkpoint, apply, Guard(yes, dry_run, as_json))
+
+
+def _fits(poller: Poller, source: SourceAdapter | None, history: SourceHistory | None) -> bool:
+    document = {} if poller.view is None else poller.view.document
+    if source is not None and not doc.is_of_source(document, source.source_descriptor):
+        return False
+    try:
+        finding = None if history is None else history.finding(document)
+    except RestoredSourceError:
+        return False
+    return finding is None or finding.fit is Fit.SAME
 
 
 @trigger_app.command("undo")

@@ -12,6 +12,7 @@ from ..core.errors import DbError
 from ..core.redaction import shown
 from ..core.types import JsonObject
 from ..lease.reset import audit_entries
+from ..trigger.source_history import SourceHistory
 from .exits import CommandError, ExitCode
 from .options import AppOption, JsonOption, TriggerName, group
 from .output import print_fields, print_json, print_line, print_table, shown_cursor, shown_time
@@ -103,8 +104,10 @@ def _details(poller: Poller, count: bool) -> tuple[JsonObject, DbError | None]:
         source = poller.source()
         if source is not None:
             source.validate()
-            details["source"] = described_source(source, poller.view)
-            details["lag_seconds"] = lag_seconds(poller, source)
+            history = SourceHistory.of(poller.name, source, poller.store)
+            described = details["source"] = described_source(source, poller.view, history)
+            is_refused = described["refused_since_restore"] is not None
+            details["lag_seconds"] = None if is_refused else lag_seconds(poller, source)
             if count and isinstance(source, CountingSource):
                 details["rows_waiting"] = source.count_after(poller.checkpoint)
     except DbError as error:
@@ -156,5 +159,7 @@ def _source_fields(source: JsonObject | None) -> list[tuple[str, str]]:
         *([("prove with", capability["prove_updates_with"])] if capability["prove_updates_with"] else []),
         ("horizon", f"{capability['horizon']}: {safe}"),
         *([("hidden rows", capability["hidden"])] if capability["hidden"] else []),
+        ("restore", "the state goes back with the rows" if source["state_is_beside_rows"] else capability["restore"]),
+        *([("does not run", source["refused_since_restore"])] if source["refused_since_restore"] else []),
         ("fingerprint", f"{source['fingerprint']}, {matches}"),
     ]

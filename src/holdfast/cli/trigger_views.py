@@ -7,12 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..app import Holdfast
 from ..core.cursor import KeysetCursor
-from ..core.errors import ConfigurationError, DbError, UnreadableStateError
+from ..core.errors import ConfigurationError, DbError, RestoredSourceError, UnreadableStateError
 from ..core.types import JsonObject
 from ..decorator.trigger_names import BoundTrigger, bound_triggers
 from ..lease.document import LeaseView, application_of, failure_of, format_time, is_of_source, stopped_because
 from ..lease.reset import AuditEntry, audit_entries
 from ..lease.store import StateStore, StateView
+from ..trigger.source_history import SourceHistory
 from ..trigger.sources.protocol import SourceAdapter
 from .output import shown_time
 
@@ -201,7 +202,7 @@ def shown_failure(failure: JsonObject) -> str:
     return f"{failure['count']} in a row, the last {shown_time(failure['at'])}, {again}: {failure['error']}"
 
 
-def described_source(source: SourceAdapter, view: StateView | None) -> JsonObject:
+def described_source(source: SourceAdapter, view: StateView | None, history: SourceHistory | None = None) -> JsonObject:
     """Return what the source is and promises, as JSON."""
     descriptor = source.source_descriptor
     return {
@@ -210,7 +211,18 @@ def described_source(source: SourceAdapter, view: StateView | None) -> JsonObjec
         "fingerprint": descriptor.fingerprint,
         "matches_state": view is None or is_of_source(view.document, descriptor),
         "capability": asdict(source.capability()),
+        "state_is_beside_rows": history is not None and history.is_together,
+        "refused_since_restore": None if history is None or view is None else _refusal(history, view),
     }
+
+
+def _refusal(history: SourceHistory, view: StateView) -> str | None:
+    """Return why nothing is delivered since the source was restored; None when the trigger goes on."""
+    try:
+        history.finding(view.document)
+    except RestoredSourceError as error:
+        return str(error)
+    return None
 
 
 def described_audit(entry: AuditEntry) -> dict[str, Any]:

@@ -39,6 +39,7 @@
         ├── LeaseAcquireError         the lease could not be asked for
         ├── SourceConfigurationError  the source definition is wrong; a retry cannot help
         │   └── MissingGrantError     the database role may not see what a sound read needs
+        ├── RestoredSourceError       the source was restored, or failed over, behind the checkpoint
         ├── FetchError                rows could not be read; a retry can help
         │   └── UnreadableRowError    a row holds what Python has no value for; it and those behind it wait
         ├── HandlerError              the user's handler failed
@@ -248,6 +249,13 @@ class SourceConfigurationError(PollerError):
 
 class MissingGrantError(SourceConfigurationError):
     """The database role may not see what a sound read needs."""
+
+
+class RestoredSourceError(PollerError):
+    """Rows that a checkpoint has passed may have been taken back, or its ids mean nothing here. Nothing was delivered.
+
+    It goes on once someone says where: the message names the choices.
+    """
 
 
 class FetchError(PollerError):

@@ -24,7 +24,8 @@ class SourceDescriptor:
 
     ``legacy_fingerprints`` are the forms under which the same definition may be found in older state, and
     ``former_fingerprint`` the one of the release before: it is kept in state beside the present one, so that workers of
-    that release go on from the same checkpoint.
+    that release go on from the same checkpoint. ``rows_fingerprint`` is of what decides which rows it reads, and in
+    which order, whichever database they are in.
     """
 
     name: str
@@ -32,3 +33,4 @@ class SourceDescriptor:
     fingerprint: str
     legacy_fingerprints: tuple[str, ...] = ()
     former_fingerprint: str | None = None
+    rows_fingerprint: str | None = None

@@ -8,12 +8,14 @@ Rules, each with the exploration in ``tests/lease/test_document_exploration.py``
 
 * [LEASE-1] A live lease is never taken: not before its expiry plus the skew margin has passed; or, where its expiry is
   a wrong clock's, not before its whole length and the margin have passed by the clock of whoever watched it.
-* [LEASE-2] Every acquisition raises the fencing token by one; the token never goes down.
+* [LEASE-2] Every acquisition raises the fencing token by one; the token never goes down, and leaps ahead once rows of
+  the source were taken back.
 * [LEASE-3] A released lease is free at once, without the margin.
 * [LEASE-4] A live lease tells whose it is: another application is refused as such, and takes over once it is free.
-* [FENCE-1] Heartbeat, commit and release need the owner and the token of the present lease.
+* [FENCE-1] Heartbeat, commit, release and the way back to a former place need owner and token of the present lease.
 * [STOP-1] What its holder stopped is taken by nobody until someone resumes or resets it.
-* [CHECKPOINT-1] Only a commit under the lease or a reset changes the checkpoint; a reset needs the lease to be free.
+* [CHECKPOINT-1] Only a commit under the lease, its holder's way back to a former place, or a reset changes the
+  checkpoint; a reset needs the lease to be free.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from ..core.errors import (
 from ..core.types import FencingToken, JsonObject, JsonValue, OwnerId, SourceDescriptor
 
 VERSION = 1
+TOKENS_LEFT_OUT = 1_000_000
+"""How far the next token is ahead once state has gone back: more than were given out in what was taken back."""
 Document = JsonObject
 
 
@@ -139,11 +143,13 @@ def check_source(document: Document, source: SourceDescriptor) -> None:
         FingerprintMismatchError: the stored fingerprint is none that the source has or had.
     """
     if not is_of_source(document, source):
+        name = document.get("poller_name")
+        adopt = f"keep its place, as it reads the same rows elsewhere ('holdfast trigger adopt {name}'), "
         raise FingerprintMismatchError(
-            f"The source of trigger '{document.get('poller_name')}' has changed since its checkpoint was written "
+            f"The source of trigger '{name}' has changed since its checkpoint was written "
             f"(stored fingerprint {fingerprint_of(document)}). Its checkpoint may point at other rows, so nothing runs."
-            " Give the changed trigger a new name, undo the change, or reset it ('holdfast trigger "
-            "reset-to-beginning')."
+            f" Give the changed trigger a new name, undo the change, {adopt * reads_same_rows(document, source)}or "
+            "reset it ('holdfast trigger reset-to-beginning')."
         )
 
 
@@ -151,6 +157,14 @@ def is_of_source(document: Document, source: SourceDescriptor) -> bool:
     """Return whether a document is one of the source, or of none yet."""
     stored = fingerprint_of(document)
     return stored is None or stored in {source.fingerprint, *source.legacy_fingerprints}
+
+
+def reads_same_rows(document: Document, source: SourceDescriptor) -> bool:
+    """Return whether a document was written for the same table or query, cursor, key and filter, wherever they are."""
+    newest = document.get("source")
+    if not isinstance(newest, dict) or newest.get("written_with") != document.get("source_fingerprint"):
+        return False
+    return source.rows_fingerprint is not None and newest.get("rows") == source.rows_fingerprint
 
 
 def fingerprint_of(document: Document) -> str | None:
@@ -169,6 +183,8 @@ def _of_source(document: Document, source: SourceDescriptor | None) -> Document:
     if source.former_fingerprint is None:
         return {**kept, "source_fingerprint": source.fingerprint}
     both = {"fingerprint": source.fingerprint, "written_with": source.former_fingerprint}
+    if source.rows_fingerprint is not None:
+        both["rows"] = source.rows_fingerprint
     return {**kept, "source_fingerprint": source.former_fingerprint, "source": both}
 
 
@@ -233,15 +249,48 @@ def heartbeat(
     return _revised(document, lease=lease if progress is None else {**lease, "progress": progress})
 
 
-def commit(document: Document, holder: Holder, checkpoint: JsonObject, *, ttl: timedelta, now: datetime) -> Document:
+def commit(
+    document: Document,
+    holder: Holder,
+    checkpoint: JsonObject,
+    *,
+    ttl: timedelta,
+    now: datetime,
+    history: JsonObject | None = None,
+) -> Document:
     """Return the document with a new checkpoint and the lease extended, in one write [FENCE-1] [CHECKPOINT-1].
+
+    ``history`` is the source's that the checkpoint was made in, where it is known.
 
     Raises:
         LostLeaseError: the lease belongs to someone else by now.
     """
     lease = {key: value for key, value in _extended(document, holder, ttl, now).items() if key != "progress"}
-    fresh = _without_failure(document)
+    fresh = {**_without_failure(document), **({} if history is None else {"history": history})}
     return _revised(fresh, lease=lease, checkpoint={**checkpoint, "updated_at": format_time(now)})
+
+
+def gone_back(
+    document: Document,
+    holder: Holder,
+    history: JsonObject,
+    checkpoint: JsonObject | None,
+    *,
+    ttl: timedelta,
+    now: datetime,
+) -> Document:
+    """Return the document after rows were taken back: at a former checkpoint unless None, under a token far ahead.
+
+    Those that are left out may have been given out before: tokens go back with the rows where they are kept beside them
+    [FENCE-1] [LEASE-2] [CHECKPOINT-1].
+
+    Raises:
+        LostLeaseError: the lease belongs to someone else by now.
+    """
+    lease = _extended(document, holder, ttl, now)
+    lease["fencing_token"] += TOKENS_LEFT_OUT
+    changes = {} if checkpoint is None else {"checkpoint": {**checkpoint, "updated_at": format_time(now)}}
+    return _revised(document, lease=lease, history=history, **changes)
 
 
 def failed(document: Document, holder: Holder, error: str, *, next_try_at: datetime | None, now: datetime) -> Document:
@@ -393,6 +442,31 @@ def _taken_and_freed(
     return {**held, "lease": {**held["lease"], "owner_id": None}}
 
 
+def adopted(
+    document: Document,
+    history: JsonObject | None,
+    *,
+    poller_name: str,
+    source: SourceDescriptor | None,
+    reset_id: str,
+    skew_margin: timedelta,
+    now: datetime,
+) -> Document:
+    """Return the document at the same checkpoint, for the source and in the history that are there now [CHECKPOINT-1].
+
+    The token is far ahead of any that was given out before a restore [LEASE-2].
+
+    Raises:
+        FingerprintMismatchError: the source reads other rows.
+        LeaseConflictError: someone holds a live lease, or it is stopped.
+    """
+    if source is not None and not reads_same_rows(document, source):
+        check_source(document, source)
+    freed = _taken_and_freed(document, poller_name, OwnerId("adopt"), skew_margin, now, source)
+    freed["lease"]["fencing_token"] += TOKENS_LEFT_OUT
+    return {**freed, "history": history, "last_reset_id": reset_id}
+
+
 def begun_anew(document: Document, reset_id: str) -> Document:
     """Return the document at the beginning, for a source that is not the one it was written for [CHECKPOINT-1]."""
     return {**_without_failure(document), "checkpoint": {}, "last_reset_id": reset_id}
@@ -400,7 +474,7 @@ def begun_anew(document: Document, reset_id: str) -> Document:
 
 def clone(document: Document, new_poller_name: str) -> Document:
     """Return a document for another poller that starts at the same checkpoint, its lease free and its token new."""
-    own = ("lease", "revision", "last_reset_id", "stopped", "failure")
+    own = ("lease", "revision", "last_reset_id", "stopped", "failure", "history")
     kept = {key: value for key, value in document.items() if key not in own}
     return {**kept, "poller_name": new_poller_name, "revision": 1}
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..core.clock import Clock
 from ..core.errors import CommitError, LostLeaseError
 from ..core.renewed import Renewed
 from ..core.types import FencingToken, JsonObject, JsonValue, OwnerId
 from .held_lease import JoinedTransaction
+
+if TYPE_CHECKING:
+    from .history import KeptHistory
 
 
 @runtime_checkable
@@ -76,13 +79,19 @@ class ForeignLease(Renewed):
             finally:
                 self._lane.release()
 
-    def commit(self, checkpoint: JsonObject, joined: JoinedTransaction | None = None) -> None:
-        """Record a checkpoint in the foreign store.
+    def commit(
+        self,
+        checkpoint: JsonObject,
+        joined: JoinedTransaction | None = None,
+        history: KeptHistory | None = None,
+    ) -> None:
+        """Record a checkpoint in the foreign store, which keeps no history of the source.
 
         Raises:
             LostLeaseError: the store says the lease is someone else's.
             CommitError: anything else went wrong.
         """
+        del history
         if joined is not None:
             joined.close()
             raise CommitError("context.transaction needs state kept in SQL; this state store keeps it elsewhere.")

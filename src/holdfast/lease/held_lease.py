@@ -20,6 +20,7 @@ from ..core.types import FencingToken, JsonObject, JsonValue, OwnerId
 from . import document as doc
 from .conditional_write import Command, ConditionalDocument, patiently
 from .documents import ETag, Written
+from .history import KeptHistory, kept_history
 
 if TYPE_CHECKING:
     from .foreign import ForeignLease
@@ -191,8 +192,37 @@ class Lease(Renewed):
             if lease._name in written:
                 lease._adopt(document, written[lease._name], asked_at)
 
-    def commit(self, checkpoint: JsonObject, joined: JoinedTransaction | None = None) -> None:
+    @property
+    def kept_history(self) -> KeptHistory | None:
+        """Return the history of the source that the checkpoint was made in, as far as it is kept."""
+        return kept_history(self._document.content)
+
+    def go_back(self, history: KeptHistory, checkpoint: JsonObject | None) -> None:
+        """Go on under a token far ahead, at a former checkpoint unless None: rows of the source were taken back.
+
+        Raises:
+            LostLeaseError: it is someone else's by now.
+            Unavailable: the store did not answer, or the write did not land.
+        """
+        place = self.checkpoint if checkpoint is None else checkpoint
+        with self._lane:
+            self._write(
+                lambda document, now: doc.gone_back(
+                    document, self._holder, history.to_json(place), checkpoint, ttl=self._ttl, now=now
+                )
+            )
+            token = FencingToken(self._document.content["lease"]["fencing_token"])
+            self._holder = doc.Holder(self._holder.owner_id, token)
+
+    def commit(
+        self,
+        checkpoint: JsonObject,
+        joined: JoinedTransaction | None = None,
+        history: KeptHistory | None = None,
+    ) -> None:
         """Record a checkpoint, fenced; with ``joined`` in one transaction with the handler's writes.
+
+        ``history`` is the source's that the checkpoint was made in, where it is known.
 
         If the process dies before the write lands, the batch is delivered again; after it, it is not.
 
@@ -200,9 +230,10 @@ class Lease(Renewed):
             LostLeaseError: someone else holds the lease; nothing was recorded, a joined transaction is rolled back.
             CommitError: the store could not record it; nothing was recorded, a joined transaction is rolled back.
         """
+        kept = None if history is None else history.to_json(checkpoint)
 
         def apply(document: doc.Document, now: datetime) -> doc.Document:
-            return doc.commit(document, self._holder, checkpoint, ttl=self._ttl, now=now)
+            return doc.commit(document, self._holder, checkpoint, ttl=self._ttl, now=now, history=kept)
 
         with self._lane:
             if joined is None:

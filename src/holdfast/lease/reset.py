@@ -21,6 +21,7 @@ from . import document as doc
 from .audit import AuditEntry as AuditEntry
 from .audit import audit_entries as audit_entries
 from .conditional_write import ConditionalDocument
+from .history import KeptHistory
 from .store import SKEW_FOR_TTL_SECONDS, StateStore
 
 
@@ -107,6 +108,41 @@ def undo(store: StateStore, poller_name: str, *, by: str = "") -> AuditEntry:
     before = former.get("checkpoint") or {}
     source = None if doc.fingerprint_of(former) is None else _source_of(former, poller_name)
     return _reset(store, poller_name, _without_time(before), source, f"undo of {last.audit_id}", by)
+
+
+def adopt(
+    store: StateStore,
+    poller_name: str,
+    source: SourceDescriptor | None,
+    history: KeptHistory | None,
+    *,
+    by: str = "",
+) -> AuditEntry:
+    """Keep the place although the source was restored or moved: ``history`` is the one that it has now.
+
+    Raises:
+        ConfigurationError: there is no place to keep.
+        FingerprintMismatchError: the source reads other rows.
+        LeaseConflictError: a worker holds the lease, or the trigger is stopped.
+    """
+    document = store.document(poller_name)
+    before = document.read()
+    if before is None:
+        raise ConfigurationError(f"Trigger '{poller_name}' has no state, so there is no place to keep.")
+    checkpoint = before.get("checkpoint") or {}
+    entry = audit.new_entry(store, poller_name, before, checkpoint, "adopt", by)
+    changed = doc.adopted(
+        before,
+        None if history is None else history.to_json(checkpoint),
+        poller_name=poller_name,
+        source=source,
+        reset_id=entry.audit_id,
+        skew_margin=_margin(store),
+        now=document.time.now(),
+    )
+    audit.save(store, entry)
+    _write(document, before, changed)
+    return entry
 
 
 def resume(store: StateStore, poller_name: str, *, by: str = "") -> AuditEntry | None:

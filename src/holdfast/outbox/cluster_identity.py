@@ -12,8 +12,9 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import ForeignCheckpointError
+from ..database.history import cluster_of, session_count
+from ..database.postgres_writers import require_primary
 from ..records.database import changing
-from .statements import named
 from .store import CheckpointStore, Place, is_any_of
 
 _log = logging.getLogger("holdfast.processor")
@@ -46,15 +47,17 @@ class Cluster:
         if not self._applies:
             return
         with changing(self._engine) as connection:
-            system, timeline, next_transaction = self.identity(connection)
-            self._check(connection, place, system, timeline, next_transaction)
+            found = cluster_of(connection)
+            require_primary(found.timeline is None)
+            system, timeline = found.system, found.timeline or 0
+            self._check(connection, place, system, timeline, found.next_transaction)
             if (place.system_identifier, place.timeline) != (system, timeline):
                 self._checkpoints.change(connection, is_any_of([place.id]), system_identifier=system, timeline=timeline)
 
-    def identity(self, connection: Connection) -> tuple[str, int, int]:
-        """Return the cluster's identifier, its timeline, and the first transaction id it has not given out."""
-        system, timeline, following = connection.exec_driver_sql(named.statement("postgresql", "identity")).one()
-        return system, timeline, int(str(following))
+    @property
+    def sessions(self) -> int:
+        """Return how many sessions have begun: after a new one, this may be another server with other checkpoints."""
+        return session_count(self._engine) if self._applies else 0
 
     def _check(self, connection: Connection, place: Place, system: str, timeline: int, following: int) -> None:
         if place.system_identifier not in (None, system):

@@ -13,9 +13,9 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.errors import ConfigurationError
+from ..database.history import cluster_of
 from ..records import audit
 from ..records.database import changing, translated
-from .cluster_identity import Cluster
 from .store import CheckpointStore, Place, is_any_of
 
 _FAR = 2**62
@@ -78,10 +78,10 @@ def adopt(engine: Engine, checkpoints: CheckpointStore, *, actor: str) -> Adopte
             "Only PostgreSQL's messages carry transaction ids: elsewhere a restored outbox works as it is. Nothing was "
             "changed."
         )
-    cluster = Cluster(engine, checkpoints)
     with changing(engine) as connection, translated(engine, writes=True):
         connection.execute(_LOCK)
-        system, timeline, following = cluster.identity(connection)
+        found = cluster_of(connection)
+        system, timeline, following = found.system, found.timeline, found.next_transaction
         places = checkpoints.of(connection=connection)
         foreign = [item for item in places if _is_foreign(item, system, following)]
         boundary = _boundary(connection, foreign)

@@ -102,6 +102,7 @@ class PartitionRunner:
         self._letters = Letters(checkpoints)
         self._instance = new_owner_id()
         self._place: Place | None = None
+        self._sessions = 0
         self._is_waiting = False
         self._noted_waiting_at = 0.0
         self._redeliveries_at = 0.0
@@ -159,6 +160,8 @@ class PartitionRunner:
     def process_batch(self, lease: HeldLease) -> Step:
         """Deliver what was put back by hand, then the next batch, and move the checkpoint."""
         with self._telemetry.step(self):
+            if self._sessions != self._cluster.sessions:
+                self._place = None  # a fail-over takes checkpoints back, or leads to another cluster
             place = self._place
             if place is None:
                 self._take_over(lease)
@@ -225,6 +228,7 @@ class PartitionRunner:
 
     def _take_over(self, lease: HeldLease) -> None:
         """Make the stored token ours, so that a former holder can store nothing, and learn where to go on."""
+        self._sessions = self._cluster.sessions
         place = self._checkpoints.take_over(self.id, lease.fencing_token, lease.ttl_seconds)
         if place is None:
             lease.mark_lost()

@@ -48,6 +48,7 @@ from ..runtime.transaction import HandlerTransaction, after_loss, left_behind, o
 from .context import PollContext
 from .definition import RunnerSettings, check_counts, check_parts
 from .failures import FailureRecord
+from .history_watch import HistoryWatch
 from .sources.protocol import FetchResult, SimpleSource, SourceAdapter, adapted, checkpoint_after
 from .telemetry import BatchTrace, TriggerTelemetry
 
@@ -113,6 +114,7 @@ class PollRunner:
         self._transaction_engine = (
             (own.transaction_engine or documents.engine) if isinstance(documents, SqlDocumentStore) else None
         )
+        self._watch = HistoryWatch(name, self._source, state_store, self._clock)
         self._failures = FailureRecord(name, own.history)
         self._last_trace: BatchTrace | None = None
         source_name = self._source.source_descriptor.name
@@ -217,7 +219,8 @@ class PollRunner:
     def _process(self, trace: BatchTrace, lease: HeldLease) -> BatchOutcome:
         with self._telemetry.batch(trace, lease.now):
             with self._telemetry.step(trace, "fetch", FetchError, f"Changes of '{self._name}' could not be read"):
-                found = self._source.fetch_changes(lease.checkpoint, self._batch_size)
+                found = self._watch.read(lease, lambda: self._source.fetch_changes(lease.checkpoint, self._batch_size))
+            trace.checkpoint_before = lease.checkpoint
             self._telemetry.found(found, trace, lease.now())
             if not found.records:
                 self._telemetry.nothing_found(trace)
@@ -406,7 +409,10 @@ class PollRunner:
         message = f"The checkpoint of '{self._name}' could not be recorded"
         joined = transaction if transaction is not None and transaction.is_used else None
         with self._telemetry.step(trace, "commit", CommitError, message):
-            lease.commit(trace.checkpoint_after or {}, joined)
+            checkpoint = trace.checkpoint_after or {}
+            history = self._watch.after(checkpoint)
+            lease.commit(checkpoint, joined, history)
+            self._watch.committed(history)
 
     def _require_held(self, lease: HeldLease, transaction: HandlerTransaction | None = None) -> None:
         if lease.lost.is_set():

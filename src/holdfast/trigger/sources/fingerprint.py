@@ -51,6 +51,11 @@ def fingerprint(definition: SourceDefinition) -> str:
     return _hashed({"form": _FORM, "database": _database(url), **_rows(definition)})
 
 
+def rows_fingerprint(definition: SourceDefinition) -> str:
+    """Return what stays the same when the rows move to another database: under it an operator may keep the place."""
+    return _hashed({"form": _FORM, **_rows(definition)})
+
+
 def former_fingerprints(definition: SourceDefinition) -> tuple[str, ...]:
     """Return what releases before hashed, with host, port and user; the first is what they would hash now."""
     return tuple(

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+from sqlalchemy.engine import Engine
+
 from ...core.cursor import OpaqueCursor, parse_cursor
 from ...core.errors import CursorSerializationError, FetchError, SerializationError
 from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
+from ...database.history import History, UnknownHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,8 @@ class AdapterCapability:
     in ``updates_because`` and the command that would prove more in ``prove_updates_with``. It holds, and so does
     ``safe_from_late_commits``, of the rows that ``covers`` names. ``misses`` says which rows that commit late are
     missed where it does not. ``hidden`` says, with what to do, that row level security keeps rows from the source's
-    role.
+    role. ``notices_restore`` means that it is noticed when rows that were delivered are taken back, by a restore or a
+    fail-over; ``restore`` says how far, or why not.
     """
 
     detects_updates: bool = True
@@ -35,6 +39,8 @@ class AdapterCapability:
     covers: str = "every row"
     hidden: str | None = None
     misses: str | None = None
+    notices_restore: bool = False
+    restore: str = "nothing is known of this source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,31 @@ class SourceAdapter(Protocol):
 
     def capability(self) -> AdapterCapability:
         """Return what the source can promise."""
+        ...
+
+
+@runtime_checkable
+class HistorySource(Protocol):
+    """A source that can tell whether what was read of it is still there. Other sources need none of this."""
+
+    def sessions(self) -> int:
+        """Return how many sessions it has begun: after a new one, everything may be another server's."""
+        ...
+
+    def is_in(self, database: Engine) -> bool:
+        """Return whether its rows are in that database, so that whatever takes one back takes the other, too."""
+        ...
+
+    def history(self, reader: str | None, since: str | None, *, marks: bool = False) -> History | UnknownHistory:
+        """Return its history now, with the past since a timeline; see ``present_history``."""
+        ...
+
+    def transaction_of(self, checkpoint: JsonObject) -> int | None:
+        """Return the transaction id that a checkpoint stands at; None where its cursor is something else."""
+        ...
+
+    def close(self) -> None:
+        """Forget what was found out about the database: it is another one now."""
         ...
 
 

@@ -39,11 +39,18 @@ from ...database.errors import (
     is_schema_change,
     reason,
 )
+from ...database.history import History, UnknownHistory, noticed_restores, present_history, session_count
 from ...database.kept_types import sent_parameters
 from ...database.pools import EngineProvider, always_autocommit, autocommit, check_engine_provider
 from ...database.psycopg_values import exact_reading
 from . import lookback
-from .fingerprint import SourceDefinition, azure_functions_db_fingerprints, fingerprint, former_fingerprints
+from .fingerprint import (
+    SourceDefinition,
+    azure_functions_db_fingerprints,
+    fingerprint,
+    former_fingerprints,
+    rows_fingerprint,
+)
 from .horizons.base import UNBOUNDED
 from .keyset_parts import keyset_cursor
 from .late_rows import missed_rows
@@ -180,6 +187,7 @@ class SqlAlchemySource:
             fingerprint=fingerprint(definition),
             legacy_fingerprints=(*former, *azure_functions_db_fingerprints(definition)),
             former_fingerprint=former[0],
+            rows_fingerprint=rows_fingerprint(definition),
         )
 
     @property
@@ -206,6 +214,31 @@ class SqlAlchemySource:
     def database(self) -> Engine:
         """Return the pool it reads through."""
         return self._provider.get_engine(self._reading_config())
+
+    def sessions(self) -> int:
+        """Return how many sessions it has begun."""
+        return session_count(self.database)
+
+    def is_in(self, database: Engine) -> bool:
+        """Return whether its rows are in that database."""
+        return self.database.url == database.url
+
+    def history(self, reader: str | None, since: str | None, *, marks: bool = False) -> History | UnknownHistory:
+        """Return the history of its database; see ``present_history``.
+
+        Raises:
+            FetchError: the database could not be asked; a retry can help.
+        """
+        with self._translated(), autocommit(self.database) as connection:
+            return present_history(connection, reader=reader, since=since, marks=marks)
+
+    def transaction_of(self, checkpoint: JsonObject) -> int | None:
+        """Return the transaction id that a checkpoint stands at, where the cursor column holds such."""
+        prepared = self._ready()
+        if prepared.facts is None or prepared.facts.type_name != "xid8":
+            return None
+        cursor = self._keyset(prepared, checkpoint.get("cursor"))
+        return None if cursor is None else int(str(cursor.value))
 
     def trust_updates(self) -> None:
         """Take the application's word that every update moves the cursor, as ``updates="trusted"`` does."""
@@ -241,6 +274,7 @@ class SqlAlchemySource:
         prepared, back = self._ready(), self._settings.lookback
         with self._translated():
             proof, hidden = present_proof(prepared, self._settings), present_hidden(prepared, self._settings)
+            notices_restore, restore = noticed_restores(prepared.engine)
         horizon, writers = prepared.horizon.name, prepared.horizon.writers
         covers = proof.covers if writers is None else proof.covers + writers.sessions
         misses = missed_rows(horizon, back, self._settings.lookback_limit, prepared.facts)
@@ -255,6 +289,8 @@ class SqlAlchemySource:
             prove_updates_with=proof.prove_with,
             covers=covers if hidden is None else f"{covers}, if row level security shows them",
             hidden=hidden,
+            notices_restore=notices_restore,
+            restore=restore,
         )
 
     def fetch(self, cursor: CursorValue | None, batch_size: int) -> Sequence[RawRecord]:
