@@ -183,7 +183,7 @@ class History:
             return [entry_in(row) for row in open_connection.execute(query)]
 
 
-def history_row(entry: NewEntry) -> dict[str, Any]:
+def history_row(entry: NewEntry) -> dict[str, object]:
     """Return the columns of an entry, checked, but for when it was created."""
     check_entry_ids(entry)
     row = ENTRIES.row_of(entry._asdict())
