@@ -64,22 +64,36 @@ class HandClock(SteppedClock):
         super().__init__()
         self._moved = threading.Condition()
         self._seen = threading.local()
+        self._waiting: dict[threading.Thread, float] = {}
+        self._woken: set[threading.Thread] = set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether everyone who was woken by a step has done what it was woken for, and waits again."""
+        with self._moved:
+            return not any(thread.is_alive() for thread in self._woken)
 
     def monotonic(self) -> float:
         self._seen.passed = self.passed
         return self.passed
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
+        me = threading.current_thread()
         with self._moved:
             end = getattr(self._seen, "passed", self.passed) + seconds
+            if seconds > SHORT_SECONDS and self.passed < end:
+                self._woken.discard(me)
+                self._waiting[me] = end
             while seconds > SHORT_SECONDS and not event.is_set() and self.passed < end:
                 self._moved.wait(0.01)  # an event that is set tells nobody
+            self._waiting.pop(me, None)
             self._seen.passed = self.passed
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
         with self._moved:
             self.passed += seconds
+            self._woken |= {thread for thread, end in self._waiting.items() if end <= self.passed}
             self._moved.notify_all()
 
 

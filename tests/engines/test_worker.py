@@ -232,6 +232,7 @@ def test_a_message_stays_invisible_while_its_operation_runs(
         for beat in range(1, 11):
             place.clock.advance(10.1)
             wait_until(lambda beat=beat: extensions.count >= beat, "a heartbeat")  # type: ignore[misc]
+            wait_until(lambda: place.clock.is_settled, "the heartbeat of what keeps its twins out")
             place.ahead_seconds += 10.0
             free_what_the_dead_held(queue)
             assert queue.receive(1, 30) == []

@@ -184,7 +184,7 @@ class History:
             return [entry_of(row) for row in rows_in(open_connection, query)]
 
 
-def history_row(entry: NewEntry) -> dict[str, Any]:
+def history_row(entry: NewEntry) -> dict[str, object]:
     """Return the columns of an entry, checked, but for when it was created."""
     check_entry_ids(entry)
     row = ENTRIES.row_of(entry._asdict())

@@ -14,6 +14,8 @@ from .failure_text import failure_parts, failure_text, words_contain
 from .filters import RecordFilter, allowed
 from .storable_text import given, kept, legible
 
+Fields = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class RecordKind:
@@ -35,7 +37,7 @@ class RecordKind:
     error: str
     exact_texts: tuple[str, ...]
 
-    def row_of(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def row_of(self, fields: Fields) -> Fields:
         """Return the columns of a record."""
         row = {**fields, "status": self.statuses(fields["status"]).value}
         traceback = row.pop("traceback")
@@ -43,7 +45,7 @@ class RecordKind:
             row[self.error] = legible(failure_text(row[self.error], traceback))
         return self._with_texts(row, kept)
 
-    def fields_in(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def fields_in(self, row: Mapping[str, Any]) -> Fields:
         """Return the fields of a record.
 
         Raises:
@@ -61,7 +63,7 @@ class RecordKind:
             ) from error
         return fields
 
-    def _with_texts(self, values: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    def _with_texts(self, values: Fields, change: Callable[[str], str]) -> Fields:
         changed = {name: change(values[name]) for name in self.exact_texts if values[name] is not None}
         return {**values, **changed}
 

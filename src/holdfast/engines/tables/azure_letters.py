@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
 
 from ...core.errors import Conflict
 from ...core.extras import needed
@@ -178,7 +177,7 @@ class AzureLetterTable(LetterTable):
         what = f"The dead letter '{row['RowKey']}' with these notes"
         return self._changed(row, with_texts(short, {"ResolutionNotes": notes}, what, beside=row, reserved_bytes=0))
 
-    def _changed(self, row: TableEntity, changes: Mapping[str, Any]) -> DeadLetter:
+    def _changed(self, row: TableEntity, changes: Mapping[str, object]) -> DeadLetter:
         with self._refusing(row):
             return letter_in(self._table.change(row, changes))
 
@@ -191,7 +190,7 @@ class AzureLetterTable(LetterTable):
             _, letter = self._there(row.get("Engine") or row["PartitionKey"], row["RowKey"])
             raise Conflict(f"{state_of(letter)}: someone else was faster; nothing was changed.") from error
 
-    def _expired(self, row: TableEntity, changes: Mapping[str, Any]) -> bool:
+    def _expired(self, row: TableEntity, changes: Mapping[str, object]) -> bool:
         try:
             self._table.change(row, changes)
         except Conflict:

@@ -51,7 +51,7 @@ def partition_of(engine: str) -> str:
     return encoded(engine)
 
 
-def letter_row(letter: DeadLetter) -> dict[str, Any]:
+def letter_row(letter: DeadLetter) -> dict[str, object]:
     """Return a letter as a row.
 
     Raises:
@@ -82,7 +82,7 @@ def letter_in(row: TableEntity, text_in: _TextIn = text_in) -> DeadLetter:
     return DeadLetter(row_key=row["RowKey"], **_fields_in(row, LETTER_FIELDS, text_in, missing | moments))
 
 
-def entry_row(entry: KeyedEntry) -> dict[str, Any]:
+def entry_row(entry: KeyedEntry) -> dict[str, object]:
     """Return an entry as a row.
 
     Raises:
@@ -107,7 +107,7 @@ def entry_in(row: TableEntity, text_in: _TextIn = text_in) -> KeyedEntry:
     return KeyedEntry(key=row["RowKey"], **_fields_in(row, _ENTRY_FIELDS, text_in, missing))
 
 
-def _row_of(record: DeadLetter | KeyedEntry, fields: _Fields, what: str) -> dict[str, Any]:
+def _row_of(record: DeadLetter | KeyedEntry, fields: _Fields, what: str) -> dict[str, object]:
     values = {name: getattr(record, field) for name, (field, _) in fields.items()}
     written = {name: fields[name][1].write(value) for name, value in values.items() if value is not None}
     texts = {name: str(written.pop(name)) for name, (_, form) in fields.items() if form.is_long and name in written}
@@ -145,19 +145,19 @@ def _long(number: int) -> EntityProperty:
     return EntityProperty(min(max(0, number), _MOST_INT64), EdmType.INT64)
 
 
-def _text(row: Mapping[str, Any], name: str) -> str | None:
+def _text(row: Mapping[str, object], name: str) -> str | None:
     value = _plain(row.get(name))
     return None if value is None else str(value)
 
 
-def _number(row: Mapping[str, Any], name: str) -> int | None:
+def _number(row: Mapping[str, object], name: str) -> int | None:
     value = _plain(row.get(name))
     with suppress(ValueError, OverflowError):  # not a number, or infinite
         return int(value) if isinstance(value, int | float) else None
     return None
 
 
-def _moment(row: Mapping[str, Any], name: str) -> datetime | None:
+def _moment(row: Mapping[str, object], name: str) -> datetime | None:
     """Return a moment; other programs write some as texts."""
     value = _plain(row.get(name))
     with suppress(ValueError, OverflowError):
