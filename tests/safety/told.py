@@ -193,5 +193,5 @@ def _showing(hf: Holdfast, newest: int) -> Iterator[tuple[str, ...]]:
     letters = hf.dead_letters.page(limit=newest).items
     yield from (("dlq", "show", letter.engine, letter.row_key) for letter in letters)
     yield from (("history", "show", entry.engine, entry.row_key) for entry in hf.history.page(limit=newest).items)
-    jobs = [letter.item_id for letter in letters if letter.engine == "jobs"]
+    jobs = [letter.item_id or "" for letter in letters if letter.engine.startswith("jobs:")]
     yield from (("jobs", "show", item.removeprefix("job-")) for item in jobs)
