@@ -20,6 +20,9 @@ PLACES = [
     pytest.param("postgres", marks=pytest.mark.component("postgres18")),
     pytest.param("azure", marks=pytest.mark.component("azurite")),
 ]
+EVERY_PLACE = pytest.mark.parametrize(
+    "place", [*PLACES, pytest.param("mariadb", marks=pytest.mark.component("mariadb"))], indirect=True
+)
 _Databases = dict[str, tuple[str, EngineProvider]]
 
 

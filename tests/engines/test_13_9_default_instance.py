@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from holdfast import Holdfast
 from holdfast.core.errors import AlreadyRunning, ConfigurationError, RegistryLocked
 from holdfast.engines.context import EngineContext
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.runner import Outcome
+from tests.api.clients import Office
+from tests.engines.conftest import EVERY_PLACE
 from tests.engines.places import ENGINE, Bench, Place
 
 
+@EVERY_PLACE
 def test_13_9_messages_that_name_no_instance_are_about_the_applications_own(place: Place) -> None:
     place.instance_id = "tenant-1"
     bench = Bench(place, singleton=True, lock_seconds=60)
@@ -34,6 +38,7 @@ def test_13_9_an_instance_that_no_message_could_name_is_refused(wrong: object) -
         Holdfast("sqlite:///none.db", instance_id=wrong)  # type: ignore[arg-type]  # what is wrong is the point
 
 
+@EVERY_PLACE
 def test_13_9_a_singleton_at_work_is_found_before_a_message_is_sent(singleton: Bench) -> None:
     bench = singleton
     found: list[object] = []
@@ -54,6 +59,7 @@ def test_13_9_a_singleton_at_work_is_found_before_a_message_is_sent(singleton: B
     bench.hf.engines.require_idle(ENGINE, instance_id="tenant-1")
 
 
+@EVERY_PLACE
 def test_13_9_without_a_registry_the_lease_tells_that_it_runs(place: Place) -> None:
     bench = Bench(place, singleton=True, locks_registry=False)
 
@@ -64,3 +70,25 @@ def test_13_9_without_a_registry_the_lease_tells_that_it_runs(place: Place) -> N
     bench.work = look
     bench.send(instanceId="tenant-1")
     assert bench.deliver() is Outcome.SUCCEEDED
+
+
+@EVERY_PLACE
+def test_13_9_the_api_answers_409_while_the_singleton_runs_although_no_registry_is_locked(place: Place) -> None:
+    bench = Bench(place, singleton=True, locks_registry=False)
+    answers: list[tuple[int, str, str | None]] = []
+    path = f"/api/engines/{ENGINE}/messages?ifRunning=reject"
+
+    def ask(context: EngineContext, message: EngineMessage) -> None:
+        refused = office.operator("POST", path, json={"payload": 1, "instanceId": "tenant-1"})
+        answers.append(refused.refusal)
+        assert "'hmac-tenant-1' is running already" in refused.body["error"]["message"]
+
+    bench.work = ask
+    bench.send(instanceId="tenant-1")
+    with start_blocking_portal() as portal:
+        office = Office(bench.hf, portal)
+        assert bench.deliver() is Outcome.SUCCEEDED
+        assert answers == [(409, "CONFLICT", "hmac-tenant-1")]
+        assert office.audited() == []
+        assert bench.receive() is None, "nothing was sent"
+        assert office.operator("POST", path, json={"payload": 1, "instanceId": "tenant-1"}).status == 202

@@ -14,20 +14,9 @@ from holdfast.engines.context import EngineContext
 from holdfast.engines.messages import EngineMessage
 from holdfast.engines.runner import Outcome
 from holdfast.records.history import HistoryFilter, HistoryStatus
-from tests.engines.conftest import open_place
+from tests.engines.conftest import EVERY_PLACE, open_place
 from tests.engines.driving import Driven
 from tests.engines.places import AT_ONCE, Bench, Place
-
-EVERY_PLACE = pytest.mark.parametrize(
-    "place",
-    [
-        "sqlite",
-        pytest.param("postgres", marks=pytest.mark.component("postgres18")),
-        pytest.param("mariadb", marks=pytest.mark.component("mariadb")),
-        pytest.param("azure", marks=pytest.mark.component("azurite")),
-    ],
-    indirect=True,
-)
 
 
 class Hourly:
@@ -135,6 +124,7 @@ def test_13_9_skip_executes_only_slots_that_begin_in_their_minute(place: Place) 
     assert (timed.done, timed.skipped) == (["01"], ["02", "10"])
 
 
+@EVERY_PLACE
 def test_13_9_a_slot_that_always_fails_is_buried_though_newer_ones_wait(place: Place) -> None:
     timed = Hourly(place, max_retry_attempts=3)
     timed.fails = True
@@ -145,6 +135,7 @@ def test_13_9_a_slot_that_always_fails_is_buried_though_newer_ones_wait(place: P
     assert timed.skipped == []
 
 
+@EVERY_PLACE
 def test_13_9_a_slot_that_failed_is_not_tried_again_behind_a_newer_success(place: Place) -> None:
     timed = Hourly(place, retry_policy=replace(AT_ONCE, base_delay_seconds=50.0, max_delay_seconds=50.0))
     timed.fails = True
@@ -159,6 +150,7 @@ def test_13_9_a_slot_that_failed_is_not_tried_again_behind_a_newer_success(place
     assert (timed.done, timed.skipped) == (["01", "02"], ["01"])
 
 
+@EVERY_PLACE
 def test_13_9_a_dead_letter_that_people_put_back_is_executed_however_old(place: Place) -> None:
     timed = Hourly(place, max_retry_attempts=2, missed="skip")
     timed.fails = True
@@ -173,6 +165,7 @@ def test_13_9_a_dead_letter_that_people_put_back_is_executed_however_old(place: 
     assert timed.done == ["01", "02", "01"]
 
 
+@EVERY_PLACE
 def test_13_9_a_timer_that_only_began_skips_nothing(place: Place) -> None:
     """Its place was lost: what waits is not taken for older than a slot that was never sent."""
     timed = Hourly(place)
@@ -200,6 +193,7 @@ def test_13_9_what_missed_cannot_be_is_refused(options: dict[str, Any], told: st
         Holdfast("sqlite:///none.db").engine("health", **options)(lambda message: None)
 
 
+@EVERY_PLACE
 def test_13_9_each_instance_has_slots_of_its_own(place: Place) -> None:
     """Processes of one application, each for another tenant, share its queue: none takes the other's slots."""
     place.instance_id = "tenant-1"

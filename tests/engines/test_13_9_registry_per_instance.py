@@ -11,6 +11,7 @@ from holdfast.engines.registry import EngineTablesConfig, Registry
 from holdfast.engines.registry_shape import parse, path_segment
 from holdfast.engines.runner import Outcome
 from holdfast.lease.stores.memory import MemoryDocumentStore
+from tests.engines.conftest import EVERY_PLACE
 from tests.engines.places import ENGINE, Bench, Place
 
 
@@ -19,6 +20,7 @@ def count_up(context: EngineContext, message: EngineMessage) -> None:
     context.registry.change({"rotations": done + 1})
 
 
+@EVERY_PLACE
 def test_13_9_singletons_change_the_registry_of_the_instance_they_name(singleton: Bench) -> None:
     bench = singleton
     bench.work = count_up
@@ -39,6 +41,7 @@ def test_13_9_singletons_change_the_registry_of_the_instance_they_name(singleton
     assert not tenant.lock.job_id, "every lock was given back"
 
 
+@EVERY_PLACE
 def test_13_9_a_lock_of_one_instance_stops_nobody_else(singleton: Bench) -> None:
     bench = singleton
     tenant = bench.hf.registry.instance("tenant-1")
@@ -52,6 +55,7 @@ def test_13_9_a_lock_of_one_instance_stops_nobody_else(singleton: Bench) -> None
     assert bench.to_the_end() == [Outcome.SUCCEEDED]
 
 
+@EVERY_PLACE
 def test_13_9_a_killed_singleton_leaves_the_lock_of_its_instance_to_its_message(singleton: Bench) -> None:
     bench = singleton
     bench.send(instanceId="tenant-1")
@@ -63,6 +67,7 @@ def test_13_9_a_killed_singleton_leaves_the_lock_of_its_instance_to_its_message(
     assert bench.hf.registry.read() is None or bench.place.is_azure, "the application's registry was left alone"
 
 
+@EVERY_PLACE
 def test_13_9_an_application_may_keep_to_its_one_registry(place: Place) -> None:
     bench = Bench(place, singleton=True, locks_registry="application")
     bench.work = count_up

@@ -22,7 +22,10 @@ def workers(app: AppOption = None, as_json: JsonOption = False) -> None:
     elif found:
         print_table(_COLUMNS, map(_row, found))
     else:
-        print_line("No worker of jobs or engines is alive. Start one with 'holdfast run'.")
+        print_line(
+            "No worker of jobs or engines is alive. Start one with 'holdfast run'; who runs triggers and processors is "
+            "in 'trigger list' and 'processor list'."
+        )
 
 
 def _row(worker: LiveWorker) -> tuple[str, ...]:
