@@ -313,7 +313,7 @@ def test_14_12_no_number_of_seconds_is_too_large_for_a_clear_sentence(give: Call
     assert len(str(caught.value)) < 250
 
 
-@pytest.mark.parametrize("seconds", [BIG, ENDLESS])
+@pytest.mark.parametrize("seconds", [BIG, ENDLESS], ids=["big", "endless"])
 def test_14_12_a_pause_without_end_is_a_century(seconds: Any) -> None:
     assert Snooze(in_seconds=seconds).in_seconds == Retry("x", in_seconds=seconds).in_seconds == 100 * 366 * 86_400
     assert Snooze(in_seconds=-seconds).in_seconds == 0
