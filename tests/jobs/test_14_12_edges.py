@@ -302,14 +302,14 @@ ENDLESS = 10**5000  # which Python does not even show
         lambda hf, given: hf.job(retry_max_seconds=given),
         lambda hf, given: hf.job(unique_seconds=given),
         lambda hf, given: hf.job(rate=(1, given)),
-        lambda hf, given: hf.job(lambda: None).options(delay_seconds=given),
+        lambda hf, given: hf.job(name="late")(lambda: None).options(delay_seconds=given),
         lambda hf, given: WorkerSettings(poll_seconds=given),
         lambda hf, given: WorkerSettings(drain_seconds=given),
     ],
 )
 def test_14_12_no_number_of_seconds_is_too_large_for_a_clear_sentence(give: Callable[..., Any], seconds: Any) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        give(Holdfast("sqlite://"), seconds)(lambda: None)
+    with pytest.raises(ConfigurationError, match=r"a century at most|must be above 0") as caught:
+        give(Holdfast("sqlite:///never-opened.db"), seconds)
     assert len(str(caught.value)) < 250
 
 
