@@ -195,3 +195,21 @@ class TestTwoPlaces:
                 [listed] = office.reader.get(path).items
                 found = office.reader.get(f"{path}/hmac/{quote(listed['rowKey'], safe='')}").data
                 assert (found["rowKey"], found["correlationId"]) == (listed["rowKey"], identifier)
+
+
+def test_14_14_a_row_that_cannot_be_read_is_named_beside_the_others(office: Office) -> None:
+    for number in range(3):
+        add(office.hf.database, dead_letters_table, letters(range(number, number + 1)))
+    add(office.hf.database, history_table, entries(range(3)))
+    is_sqlite = office.hf.database.dialect.name == "sqlite"
+    moment = "5" if is_sqlite else "'infinity'"
+    with office.hf.database.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE holdfast_history SET created_at = {moment} WHERE correlation_id = 'c-1'")
+        connection.exec_driver_sql(
+            f"UPDATE holdfast_dead_letters SET first_failure_at = {moment} WHERE correlation_id = 'c-1'"
+        )
+    for path in ("/api/history", "/api/dlq"):
+        found = office.admin.get(path).data
+        assert sorted(item["correlationId"] for item in found["items"]) == ["c-0", "c-2"]
+        [sentence] = found["unreadable"]
+        assert sentence.startswith("The row of holdfast_")

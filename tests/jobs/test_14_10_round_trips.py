@@ -213,7 +213,8 @@ class Noted(BaseModel):
 class Changes(BaseModel):
     a: int = 1
     b: int = 2
-    inner: Noted = Noted()
+    inner: Card = Card(number="1")
+    more: Holder | None = None
 
 
 class Named(BaseModel):
@@ -242,7 +243,15 @@ def test_14_10_private_attributes_arrive_or_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [Changes(), Changes(b=3), Changes(a=1), Changes(a=1, b=2), Changes(inner=Noted(name="x"))], ids=repr
+    "value",
+    [
+        Changes(),
+        Changes(b=3),
+        Changes(a=1, b=2),
+        Changes(inner=Card(number="1"), more=Holder(card=Card(number="2"))),
+        Changes(more=Holder(card=Card(number="2"), others=[])),
+    ],
+    ids=repr,
 )
 def test_14_10_what_was_not_set_arrives_as_not_set(value: Changes) -> None:
     codec = codec_of(Changes)

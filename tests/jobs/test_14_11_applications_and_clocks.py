@@ -68,7 +68,7 @@ def wrong_for_one_tick(service: Service) -> None:
     service.queue.step(-TEN_YEARS)
 
 
-def test_a_database_clock_that_is_ten_years_ahead_for_one_tick_stops_nothing(
+def test_14_11_a_database_clock_that_is_ten_years_ahead_for_one_tick_stops_nothing(
     queue: Queue, clock: SteppedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = Service(queue, "shop", clock)
@@ -88,7 +88,7 @@ def test_a_database_clock_that_is_ten_years_ahead_for_one_tick_stops_nothing(
         assert service.taken() == [slot]
 
 
-def test_another_worker_that_knows_better_misses_nothing(queue: Queue, clock: SteppedClock) -> None:
+def test_14_11_another_worker_that_knows_better_misses_nothing(queue: Queue, clock: SteppedClock) -> None:
     """The one whose clock was wrong died; a slot came due before the others noticed."""
     anne, bert = Service(queue, "shop", clock), Service(queue, "shop", clock)
     wrong_for_one_tick(anne)
@@ -102,7 +102,7 @@ def test_another_worker_that_knows_better_misses_nothing(queue: Queue, clock: St
     assert bert.taken() == [slot]
 
 
-def test_a_clock_that_was_set_back_a_little_repeats_nothing(queue: Queue, clock: SteppedClock) -> None:
+def test_14_11_a_clock_that_was_set_back_a_little_repeats_nothing(queue: Queue, clock: SteppedClock) -> None:
     service = Service(queue, "shop", clock)
     slot = service.to_next_slot()
     assert service.taken() == [slot]
@@ -112,7 +112,7 @@ def test_a_clock_that_was_set_back_a_little_repeats_nothing(queue: Queue, clock:
         assert service.taken() == []
 
 
-def test_two_services_with_a_periodic_job_of_one_name_have_slots_of_their_own(
+def test_14_11_two_services_with_a_periodic_job_of_one_name_have_slots_of_their_own(
     queue: Queue, clock: SteppedClock
 ) -> None:
     shop, mail = Service(queue, "shop", clock), Service(queue, "mail", clock)
@@ -126,7 +126,7 @@ def test_two_services_with_a_periodic_job_of_one_name_have_slots_of_their_own(
         assert (run.last_slot, run.next_slot) == (slot, slot + timedelta(hours=1))
 
 
-def test_a_place_from_before_there_were_applications_is_gone_on_with(queue: Queue, clock: SteppedClock) -> None:
+def test_14_11_a_place_from_before_there_were_applications_is_gone_on_with(queue: Queue, clock: SteppedClock) -> None:
     """A worker of the release before, which knows no applications, shares its slots with the new one meanwhile."""
     before = Service(queue, None, clock)
     slot = before.to_next_slot()
@@ -149,7 +149,7 @@ def test_a_place_from_before_there_were_applications_is_gone_on_with(queue: Queu
         ("0 */30 2 * * *", ["04-01T00:00:00", "04-01T00:30:00"], ["10-27T00:00:00", "10-27T00:30:00"]),
     ],
 )
-def test_schedules_of_six_fields_follow_the_rule_of_five_when_clocks_change(
+def test_14_11_schedules_of_six_fields_follow_the_rule_of_five_when_clocks_change(
     cron: str, spring: list[str], autumn: list[str]
 ) -> None:
     schedule = Schedule("a test", cron, "Europe/Berlin")
@@ -158,7 +158,7 @@ def test_schedules_of_six_fields_follow_the_rule_of_five_when_clocks_change(
         assert [f"{slot:%m-%dT%H:%M:%S}" for slot in (first, schedule.next_after(first))] == expected
 
 
-def test_one_that_names_its_hours_runs_once_in_the_hour_that_comes_twice() -> None:
+def test_14_11_one_that_names_its_hours_runs_once_in_the_hour_that_comes_twice() -> None:
     six, five = (Schedule("a test", cron, "Europe/Berlin") for cron in ("0 30 2 * * *", "30 2 * * *"))
     at = datetime(2024, 3, 1, tzinfo=UTC)
     for _ in range(300):
@@ -191,12 +191,12 @@ class TestLimits:
         [topic] = hf.jobs.store.topics()
         return topic.limits, topic.limited_by
 
-    def test_another_services_declaration_erases_nothing(self, shop: Holdfast, mail: Holdfast) -> None:
+    def test_14_11_another_services_declaration_erases_nothing(self, shop: Holdfast, mail: Holdfast) -> None:
         shop.jobs.declare_limits()
         mail.jobs.declare_limits()
         assert self.limits(shop) == (limits_of(concurrency=3), "shop")
 
-    def test_its_own_application_takes_them_back(self, shop: Holdfast, url: str) -> None:
+    def test_14_11_its_own_application_takes_them_back(self, shop: Holdfast, url: str) -> None:
         shop.jobs.declare_limits()
         [later] = self.application(url, "shop", concurrency=4)
         later.jobs.declare_limits()
@@ -205,7 +205,7 @@ class TestLimits:
         last.jobs.declare_limits()
         assert self.limits(shop) == (TopicLimits(), None)
 
-    def test_other_limits_are_refused_while_the_first_application_is_at_work(
+    def test_14_11_other_limits_are_refused_while_the_first_application_is_at_work(
         self, shop: Holdfast, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         shop.jobs.declare_limits()
@@ -218,7 +218,9 @@ class TestLimits:
         assert self.limits(shop) == (limits_of(concurrency=9), "other")
         assert "Topic 'api' had limits of the application 'shop', which is not at work" in caplog.text
 
-    def test_limits_from_before_there_were_applications_stay(self, shop: Holdfast, mail: Holdfast, url: str) -> None:
+    def test_14_11_limits_from_before_there_were_applications_stay(
+        self, shop: Holdfast, mail: Holdfast, url: str
+    ) -> None:
         job_store(shop.database).set_limits("api", limits_of(concurrency=2))
         mail.jobs.declare_limits()
         assert self.limits(shop) == (limits_of(concurrency=2), None)

@@ -28,7 +28,7 @@ def refused(caplog: pytest.LogCaptureFixture) -> int:
     return sum("Reporting jobs did not work and is tried again" in message for message in caplog.messages)
 
 
-def test_a_read_only_failover_drops_no_success(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_14_8_a_read_only_failover_drops_no_success(url: str, caplog: pytest.LogCaptureFixture) -> None:
     runs: list[str] = []
     go_on = threading.Event()
 
@@ -73,7 +73,7 @@ _REFUSING = {
 }
 
 
-def test_a_success_that_is_refused_for_a_while_is_kept_and_costs_its_neighbours_nothing(
+def test_14_8_a_success_that_is_refused_for_a_while_is_kept_and_costs_its_neighbours_nothing(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs: list[str] = []

@@ -25,7 +25,7 @@ def handler(version: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("max_attempts", [1, 5])
-def test_an_unexpected_argument_waits_for_the_new_worker(queue: Queue, max_attempts: int) -> None:
+def test_14_9_an_unexpected_argument_waits_for_the_new_worker(queue: Queue, max_attempts: int) -> None:
     def before(to: str) -> None:
         raise AssertionError("it was called without the argument")
 
@@ -47,7 +47,7 @@ def test_an_unexpected_argument_waits_for_the_new_worker(queue: Queue, max_attem
     assert [(entry["status"], entry["output"]) for entry in queue.history()] == [("Succeeded", '"anne bert"')]
 
 
-def test_one_that_fits_no_worker_is_a_dead_letter_in_the_end(queue: Queue) -> None:
+def test_14_9_one_that_fits_no_worker_is_a_dead_letter_in_the_end(queue: Queue) -> None:
     job_id = queue.add(max_attempts=5).id
     with queue.engine.begin() as connection:
         connection.execute(text("UPDATE holdfast_jobs SET misfits = :most - 1"), {"most": MOST_MISFITS})
@@ -66,7 +66,7 @@ def test_one_that_fits_no_worker_is_a_dead_letter_in_the_end(queue: Queue) -> No
     assert (queue.column(job_id, "misfits"), queue.status(job_id)) == (0, "ready")
 
 
-def test_what_ran_after_all_waits_for_no_version(queue: Queue) -> None:
+def test_14_9_what_ran_after_all_waits_for_no_version(queue: Queue) -> None:
     queue.add()
     queue.store.put_back(ANNE, [PutBack(queue.claim_one().claim, 1, "misfit", is_misfit=True)])
     queue.step(2)
@@ -92,13 +92,13 @@ class TestWhichPayloadsAreOfAnotherVersion:
             ('{"to":{"town":"x"}}', "Address needs 'street'"),
         ],
     )
-    def test_names_that_differ(self, payload: str, said: str) -> None:
+    def test_14_9_names_that_differ(self, payload: str, said: str) -> None:
         def send(to: Address) -> None: ...
 
         with pytest.raises(OtherVersionError, match=said):
             PayloadCodec(send).decode(payload)
 
-    def test_fields_of_a_pydantic_model(self) -> None:
+    def test_14_9_fields_of_a_pydantic_model(self) -> None:
         pydantic = pytest.importorskip("pydantic")
         model = pydantic.create_model("Order", __config__={"extra": "forbid"}, number=(int, ...))
 
@@ -114,7 +114,7 @@ class TestWhichPayloadsAreOfAnotherVersion:
         assert not isinstance(caught.value, OtherVersionError)
 
     @pytest.mark.parametrize("payload", ['{"to":1}', '{"to":{"street":1}}', "[]", "{"])
-    def test_values_that_do_not_fit_are_nobodys(self, payload: str) -> None:
+    def test_14_9_values_that_do_not_fit_are_nobodys(self, payload: str) -> None:
         def send(to: Address) -> None: ...
 
         with pytest.raises(PayloadError) as caught:
@@ -122,7 +122,7 @@ class TestWhichPayloadsAreOfAnotherVersion:
         assert not isinstance(caught.value, OtherVersionError)
 
 
-def test_a_remote_worker_says_it_too(queue: Queue) -> None:
+def test_14_9_a_remote_worker_says_it_too(queue: Queue) -> None:
     queue.add()
     report = PutBack(queue.claim_one().claim, MISFIT_SECONDS, "it lacks 'to'.", is_misfit=True)
     message = message_of(report, most_bytes=1000)

@@ -50,7 +50,7 @@ async def leaky_async(events: list[Any]) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("handler", [leaky, leaky_async])
-def test_what_a_handler_sets_is_gone_with_it(handler: Callable[..., Any]) -> None:
+def test_14_12_what_a_handler_sets_is_gone_with_it(handler: Callable[..., Any]) -> None:
     token = TENANT.set("the caller's")
     try:
         assert [call(handler, [tenant]) for tenant in ("a", "b")] == [("the caller's", 28)] * 2
@@ -59,7 +59,7 @@ def test_what_a_handler_sets_is_gone_with_it(handler: Callable[..., Any]) -> Non
         TENANT.reset(token)
 
 
-def test_work_that_an_async_handler_returns_instead_of_doing_it_is_an_error() -> None:
+def test_14_12_work_that_an_async_handler_returns_instead_of_doing_it_is_an_error() -> None:
     ran: list[int] = []
 
     async def inner() -> None:
@@ -87,7 +87,7 @@ def group() -> ExceptionGroup[Exception]:
         return ExceptionGroup("unhandled errors in a TaskGroup", [error, ExceptionGroup("inner", [KeyError("price")])])
 
 
-def test_a_group_tells_the_errors_of_its_tasks() -> None:
+def test_14_12_a_group_tells_the_errors_of_its_tasks() -> None:
     assert error_text(group()) == (
         "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions): ValueError: order 4711; KeyError: 'price'"
     )
@@ -101,13 +101,13 @@ def test_a_group_tells_the_errors_of_its_tasks() -> None:
     assert "4711" not in in_public
 
 
-def test_a_policy_looks_into_a_group() -> None:
+def test_14_12_a_policy_looks_into_a_group() -> None:
     policy = RetryPolicy(retry_on=(ValueError, KeyError))
     assert policy.retries(group())
     assert not RetryPolicy(retry_on=ValueError).retries(group())
 
 
-def test_progress_that_cannot_be_kept_is_refused_by_every_context() -> None:
+def test_14_12_progress_that_cannot_be_kept_is_refused_by_every_context() -> None:
     kept: list[Any] = []
     context = HandlerContext(_beat=kept.append)
     for progress in ({"at": object()}, float("inf"), ["x" * 1_100_000]):
@@ -117,7 +117,7 @@ def test_progress_that_cannot_be_kept_is_refused_by_every_context() -> None:
     assert kept == [{"done": 3}]
 
 
-def test_pruning_does_not_hold_periodic_jobs_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_14_12_pruning_does_not_hold_periodic_jobs_up(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hf = Holdfast(sqlite_url)
     hf.migrate()
     hf.periodic(hf.job(topic="clock", name="tick")(lambda: None), "* * * * * *")
@@ -141,7 +141,7 @@ def test_pruning_does_not_hold_periodic_jobs_up(sqlite_url: str, monkeypatch: py
         hf._provider.dispose_all()
 
 
-def test_a_long_chore_that_fails_is_tried_again_beside_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_14_12_a_long_chore_that_fails_is_tried_again_beside_the_others(caplog: pytest.LogCaptureFixture) -> None:
     stop, done = threading.Event(), threading.Event()
 
     def prune() -> float:

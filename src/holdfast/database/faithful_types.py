@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import (
+    BINARY,
     JSON,
     Boolean,
     ColumnElement,
@@ -38,8 +39,10 @@ from .kept_types import (
     Day,
     DecimalNumber,
     DoubleNumber,
+    FullOctets,
     JsonValue,
     Kept,
+    LocalMoney,
     MariaDbDay,
     MariaDbMoment,
     Octets,
@@ -64,6 +67,8 @@ from .sqlite_types import (
     SqliteMoment,
     SqliteNumber,
     SqliteReal,
+    SqliteText,
+    SqliteWhole,
 )
 from .unreadable import Unreadable
 
@@ -159,6 +164,8 @@ _ON_SERVERS: tuple[tuple[_Kinds, type[Kept] | None], ...] = (
 _KEPT: dict[str, tuple[tuple[_Kinds, type[Kept] | None], ...]] = {
     "postgresql": (
         ((Enum,), AsHandedOut),
+        ((postgresql.MONEY,), LocalMoney),
+        ((postgresql.BIT,), AsHandedOut),
         ((Date,), Day),
         *_ON_SERVERS,
         ((DateTime, Time), ZonedMoment),
@@ -178,6 +185,7 @@ _KEPT: dict[str, tuple[tuple[_Kinds, type[Kept] | None], ...]] = {
         ((JSON,), JsonValue),
         ((mysql.SET,), None),
         ((String,), PlainText),
+        ((BINARY,), FullOctets),
         ((_Binary,), Octets),
     ),
     "sqlite": (
@@ -190,8 +198,9 @@ _KEPT: dict[str, tuple[tuple[_Kinds, type[Kept] | None], ...]] = {
         ((Numeric,), SqliteNumber),
         ((sqlite.JSONB,), None),
         ((JSON,), SqliteJson),
-        ((String,), PlainText),
-        ((Integer, NullType), SqliteAnything),
+        ((String,), SqliteText),
+        ((Integer,), SqliteWhole),
+        ((NullType,), SqliteAnything),
     ),
 }
 _KEPT["mariadb"] = _KEPT["mysql"]

@@ -314,6 +314,29 @@ class Octets(Kept):
         raise TypeError(f"bytes are wanted, not {type(value).__name__}")
 
 
+class FullOctets(Octets):
+    """MariaDB's and MySQL's BINARY, which fills up with zeros what is shorter."""
+
+    cache_ok = True
+
+    def whole(self, value: Any) -> Any:
+        """Return the value, which is as long as the column."""
+        length = getattr(self.stored, "length", None) or 1
+        if len(super().whole(value)) < length:
+            raise ValueError(f"fewer than {length} bytes would be filled up with zeros; declare the column VARBINARY")
+        return value
+
+
+class LocalMoney(Kept):
+    """PostgreSQL's money: its text is that of the server's locale, and comes back in other words than it was given."""
+
+    cache_ok = True
+
+    def whole(self, value: Any) -> Any:
+        """Refuse any value."""
+        raise TypeError("money comes back as a text in the words of the server's locale; declare the column numeric")
+
+
 class JsonValue(Kept):
     """JSON. A key that is no text is refused: it would come back as one."""
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
@@ -18,13 +18,14 @@ from uuid import UUID
 from sqlalchemy import Dialect
 from sqlalchemy.types import UserDefinedType
 
-from .kept_types import ClockTime, Day, DoubleNumber, JsonValue, Kept, UtcMoment, is_double
+from .kept_types import ClockTime, Day, DoubleNumber, JsonValue, Kept, PlainText, UtcMoment, is_double
 from .unreadable import Unreadable
 
 _KINDS = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
 _MOST_MICROS = 6
 _LARGEST = 2**63
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t\n\v\f\r]*")
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _FRACTION = re.compile(r"[.,]([0-9]+)")
 _ZONED = re.compile(r"TZ\b|WITH (LOCAL )?TIME ZONE|OFFSET", re.IGNORECASE)
 _TIMES = re.compile(r"TIMESTAMP|DATETIME", re.IGNORECASE)
@@ -133,7 +134,36 @@ class SqliteAnything(Kept):
         """Return the value as SQLite keeps it; a time is left to columns of times, or to whoever writes its text."""
         if isinstance(value, (date, time)):
             raise TypeError(f"SQLite has no {type(value).__name__}; pass value.isoformat()")
+        if isinstance(value, Decimal):
+            return _stored_number(value)
+        if value is not None and not isinstance(value, (str, int, float, bytes, bytearray, memoryview)):
+            raise TypeError(f"SQLite has no {type(value).__name__}; pass text, a number or bytes")
         return value if isinstance(value, str) else _number(value)
+
+
+class SqliteWhole(SqliteAnything):
+    """A column of whole numbers: text that looks like a number becomes one in it."""
+
+    cache_ok = True
+
+    def whole(self, value: Any) -> Any:
+        """Return the value, of texts no other numbers than those that are written as SQLite writes them."""
+        if isinstance(value, str) and _NUMBER.fullmatch(value) and not _WHOLE.fullmatch(value):
+            raise ValueError("SQLite would store this text as another number's; pass the number, or declare it TEXT")
+        return super().whole(value)
+
+
+class SqliteText(PlainText):
+    """Text. What the driver does not know is written here, as the drivers of other databases do."""
+
+    cache_ok = True
+
+    def whole(self, value: Any) -> Any:
+        """Return the text of a value; bytes stay bytes."""
+        if isinstance(value, timedelta):
+            raise TypeError("a timedelta has no one text; write the one that is meant")
+        kept = super().whole(value)
+        return kept if isinstance(kept, (str, int, bytes, bytearray, memoryview)) else str(kept)
 
 
 class SqliteReal(DoubleNumber):
@@ -157,17 +187,7 @@ class SqliteNumber(_ReadExactly):
 
     def whole(self, value: Any) -> Any:
         """Return the number as SQLite keeps it without a change."""
-        if isinstance(value, float):
-            return _number(value)
-        exact = _decimal(value)
-        if exact.is_finite() and exact == exact.to_integral_value() and -_LARGEST <= exact < _LARGEST:
-            return int(exact)
-        if not is_double(exact):
-            raise ValueError(
-                "SQLite keeps decimals as doubles, and this one has more digits than that; a column of type TEXT keeps "
-                "them all"
-            )
-        return float(exact)
+        return _number(value) if isinstance(value, float) else _stored_number(_decimal(value))
 
     def read(self, value: Any) -> Any:
         """Return the number that is stored, with the decimal places of the column, or more if it has more."""
@@ -181,6 +201,18 @@ class SqliteNumber(_ReadExactly):
             return exact
         padded = Decimal(f"{exact:.{scale}f}")
         return padded if padded == exact else exact
+
+
+def _stored_number(exact: Decimal) -> int | float:
+    """Return a decimal as SQLite keeps it: whole, or as a double."""
+    if exact.is_finite() and exact == exact.to_integral_value() and -_LARGEST <= exact < _LARGEST:
+        return int(exact)
+    if not is_double(_number(exact)):
+        raise ValueError(
+            "SQLite keeps decimals as doubles, and this one has more digits than that; a column of type TEXT keeps "
+            "them all"
+        )
+    return float(exact)
 
 
 def _decimal(value: Any) -> Decimal:

@@ -399,7 +399,8 @@ _WAYS: tuple[dict[str, bool], ...] = tuple(
     for by_alias in (True, False)
 )
 """How models are written. Without what was not set, so that it arrives as not set; with it where it would arrive as
-something else, such as an id that is made anew for each. A model may read its fields under other names than it writes."""
+something else, such as an id that is made anew for each. A model may write its fields under other names than it reads.
+"""
 
 
 class _Model(Converter):

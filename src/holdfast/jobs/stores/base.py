@@ -67,7 +67,7 @@ from ..statements import statement
 from ..texts import storable
 from .answers import translated
 from .protocol import WakeUps
-from .readable import readable_jobs, require_readable
+from .readable import CLAIMS, readable_jobs, require_readable
 
 CANCELLED = "!cancelled"  # announced instead of a topic: workers should look whether their jobs are to stop
 _COLUMNS_OF_JOB = tuple(field.name for field in fields(NewJob))  # asdict would copy every value, which is slow
@@ -800,7 +800,9 @@ class SqlJobStore(abc.ABC):
     def _run(self, connection: Connection, name: str, /, **values: object) -> Sequence[Row]:
         with translated(self.engine):
             result = connection.exec_driver_sql(*self._prepared(name, values))
-            return every_row(result) if result.returns_rows else []
+            if not result.returns_rows:
+                return []
+            return every_row(result) if name in CLAIMS else result.all()
 
     def _write(self, name: str, /, **values: object) -> None:
         with self._writing(None) as connection:

@@ -25,7 +25,7 @@ from ..model import ClaimedJob, JobId, NewJob, Wanted, WorkerId
 from ..statements import script
 from .answers import translated
 from .base import Batch, Row, SqlJobStore, as_moment
-from .readable import in_order
+from .readable import CLAIMS, in_order
 
 _FIELD_OF = {
     "ids": "id",
@@ -78,7 +78,7 @@ class PortableJobStore(SqlJobStore):
             if not found.returns_rows:
                 return []
             again = partial(self._execute, connection, find, entries, values)
-            rows: Sequence[Any] = every_row(found, again=again)
+            rows: Sequence[Any] = every_row(found, again=again) if name in CLAIMS else found.all()
             if rows and changes:
                 good = _good(entries, [row._mapping for row in rows])
                 for change in changes:

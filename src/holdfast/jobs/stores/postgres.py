@@ -22,7 +22,7 @@ from ..listener import CHANNEL, Listener
 from ..model import Attempt, Claim, ClaimedJob, Enqueued, JobId, NewJob, Success, Wanted, WorkerId, item_id
 from .answers import translated
 from .base import Batch, Row, SqlJobStore, accepted_claims, successes
-from .readable import readable_jobs
+from .readable import CLAIMS, readable_jobs
 
 # The columns of a new job besides its payload, and what the table has for them when they are left out.
 _DEFAULTS: dict[str, object] = {
@@ -54,7 +54,6 @@ _HISTORY_COLUMNS = {
     "deliveries": "attempt",
     "applications": "application",
 }
-_CLAIMS = frozenset({"claim", "claim_merged"})
 _LINES_AT_ONCE = 1000
 _GO_ON_SECONDS = 0.2
 _WORTH_GOING_ON = 100
@@ -94,7 +93,7 @@ class PostgresJobStore(SqlJobStore):
         return Listener(self.engine, frozenset(wanted), on_jobs=on_jobs, on_cancel=on_cancel)
 
     def _change(self, name: str, batch: Batch, **values: object) -> Sequence[Row]:
-        is_claim = name in _CLAIMS
+        is_claim = name in CLAIMS
         with translated(self.engine), autocommit(self.engine) as connection:
             prepared = self._prepared(name, {**_columns(batch), **values})
             return said(connection, *prepared, read=marked_rows_of if is_claim else rows_of, is_binary=is_claim)

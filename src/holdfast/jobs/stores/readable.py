@@ -17,6 +17,8 @@ from ...database.sqlite_types import SqliteMoment
 from ...database.unreadable import MarkedRows, Rows, Unreadable, problem_in
 from ..model import Attempt, Claim, ClaimedJob, Failure, JobId
 
+CLAIMS = frozenset({"claim", "claim_merged", "claim_ids"})
+"""The statements that return jobs, whose rows are told apart from one that cannot be read."""
 _READINESS = attrgetter("ready_at", "id")
 _PRIORITY = attrgetter("priority")
 _NAMES = {"named_correlation_id": "correlation_id", "losses": "suspicions"}
