@@ -12,7 +12,7 @@ from tests.components import availability, workspace
 from tests.components.azurite import AzuriteServer
 from tests.components.cosmos import CosmosServer
 from tests.components.mariadb import MariadbServer
-from tests.components.postgres import PostgresServer, find_postgres15, find_postgres18, runnable
+from tests.components.postgres import PostgresServer, Standby, find_postgres15, find_postgres18, runnable
 from tests.components.prepared import dropped_after
 from tests.components.s3 import S3Server
 
@@ -52,6 +52,13 @@ def _postgres(component: str, binaries: Path | None) -> Iterator[PostgresServer]
 def postgres_server() -> Iterator[PostgresServer]:
     """PostgreSQL 18."""
     yield from _postgres("postgres18", find_postgres18())
+
+
+@pytest.fixture(scope="session")
+def standby(postgres_server: PostgresServer) -> Iterator[Standby]:
+    """A hot standby of PostgreSQL 18."""
+    with Standby(postgres_server) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from ....core.errors import MissingGrantError, SourceConfigurationError
 from ....database.barrier import Barrier, Reading
 from ....database.errors import Kind, kind_of
 from ..inspection import CursorFacts
+from .base import NoSoundHorizonError
 from .local_times import UTC_ZONE, LocalTimes, ZoneTime, local_times
 from .ticks import floor_to_precision, moments_ahead
 
@@ -138,10 +139,10 @@ class SessionBarrier:
         _transactions(connection, _clock(connection))
         galera = connection.execute(_GALERA).one_or_none()
         if connection.execute(_REPLICATION).scalar() or (galera is not None and galera[1] == "ON"):
-            raise SourceConfigurationError(
+            raise NoSoundHorizonError(
                 "This server applies rows that another server wrote (replication or Galera): they arrive with old "
                 "times and ids, so a poll could skip them. Point the trigger at the one server that takes all writes, "
-                "or pass lookback=…"
+                "or pass lookback=<seconds> and no horizon to re-read a window here and drop what was delivered."
             )
 
     def advance(self, connection: Connection) -> Reading:
