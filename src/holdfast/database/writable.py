@@ -46,7 +46,9 @@ def require_writable(engine: Engine, table: Table) -> None:
             connection.execute(update(table).where(false()).values({column: column}))
     except DBAPIError as error:
         if kind_of(error) is Kind.READ_ONLY:
-            raise WriteError(_sentence(engine, error)) from error
+            sentence = _sentence(engine, error)
+            engine.dispose()  # whoever asks again asks on a session that is made then
+            raise WriteError(sentence) from error
         if is_connection_failure(error):
             raise connection_error(engine.url, error) from error
 
