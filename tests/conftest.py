@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from tests.components import availability, workspace
 from tests.components.azurite import AzuriteServer
 from tests.components.cosmos import CosmosServer
+from tests.components.galera import GaleraCluster, find_galera
 from tests.components.mariadb import MariadbServer
 from tests.components.postgres import PostgresServer, Standby, find_postgres15, find_postgres18, runnable
 from tests.components.prepared import dropped_after
@@ -71,6 +72,16 @@ def mariadb_server() -> Iterator[MariadbServer]:
     availability.need("mariadb")
     with MariadbServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def galera() -> Iterator[GaleraCluster]:
+    """Two nodes of MariaDB that are one cluster."""
+    availability.need("galera")
+    library = find_galera()
+    assert library is not None
+    with GaleraCluster(library) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from .core.keywords import picked, require_known, takes
 from .core.signals import StopSignals
 from .database.migrations import Difference, Migration, migrate, migrations_table, step_back
 from .database.rights import FOR_JOBS, require_rights
-from .database.writable import require_writable
+from .database.server_roles import require_writable
 from .lease.store import StateStore
 from .lease.stores.sql import SqlDocumentStore, state_table
 from .resources import ApplicationSettings, Resources

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.database import writable
+from holdfast.database import server_roles
 from tests.causes.fleets import Fleet, full, read_only
 from tests.causes.roles import Role, role_on
 from tests.components.prepared import sqlite_url as sqlite_url
@@ -73,7 +73,7 @@ def test_13_17_a_database_that_is_read_only_is_told_by_each_workload(
     place: tuple[Fleet, Role | None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet, role = place
-    monkeypatch.setattr(writable, "_SERVERS", ())  # the process was let in while the database took writes
+    monkeypatch.setattr(server_roles, "_SERVERS", ())  # the process was let in while the database took writes
     fleet.warm_up()
     fleet.add()
     with read_only(fleet, None if role is None else role.name):

@@ -66,7 +66,7 @@ def _as_ours(writes: bool, failure: Failure) -> DbError:
                 f"The connection to {where} broke before a change was answered: {why}. Look whether it landed before "
                 "you repeat it."
             )
-        case Kind.CONTENTION | Kind.READ_ONLY | Kind.DISK_FULL:
+        case Kind.CONTENTION | Kind.NOT_READY | Kind.READ_ONLY | Kind.DISK_FULL:
             return Unavailable(failure.sentence)
         case Kind.NO_FREE_CONNECTION:
             return DbConnectionError(failure.sentence)

@@ -26,7 +26,7 @@ from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
 from ...database.migrations import migrations_table
 from ...database.rights import FOR_JOBS, require_rights
-from ...database.writable import require_writable
+from ...database.server_roles import require_writable
 from ...runtime.housekeeping import Chore
 from ..announcement import Announcement
 from ..claiming import Claiming

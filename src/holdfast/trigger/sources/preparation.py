@@ -18,7 +18,7 @@ from ...core.types import SourceDescriptor
 from ...database.errors import connection_error, is_connection_failure, reason
 from ...database.pools import autocommit
 from ...database.reflection import reflect_table
-from ...database.writable import is_standby
+from ...database.server_roles import is_standby
 from . import inspection, statement
 from .hidden_rows import hidden_rows
 from .horizons.base import Horizon, NoSoundHorizonError, Unbounded

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.engine import Connection, Engine
 
 from ....core.clock import Clock, SystemClock
-from ....database.writable import is_standby
+from ....database.server_roles import is_standby
 
 _Value = TypeVar("_Value")
 _SHARED_SECONDS = 0.5

@@ -1,7 +1,8 @@
-"""Whether a database takes writes: asked by who is about to begin what could not be recorded on a standby.
+"""What a server is among others: a standby, a node of a cluster, one that takes writes.
 
-Only at the start. A process that works already goes on trying when its database stops taking writes: a fail-over passes
-by itself, and the pool leads to the new primary (``ended_sessions``).
+Whether it takes writes is asked only at the start, by who is about to begin what could not be recorded. A process that
+works already goes on trying when its database stops taking writes: a fail-over passes by itself, and the pool leads to
+the new primary (``ended_sessions``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from .errors import Kind, connection_error, is_connection_failure, kind_of, reas
 _SERVERS = ("postgresql", "mysql", "mariadb")
 _LET_IT_BE_RESTARTED = "Nothing was begun; a supervisor that restarts the process gets it to work once that has changed"
 
+# Whether this is a node of Galera; MySQL has no such variable. Expected rows: 0 or 1.
+_GALERA = text("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+
 # Where the session got it from that it takes no writes by itself. Expected rows: 1.
 _WHO_SAID_READ_ONLY = text("SELECT source FROM pg_settings WHERE name = 'default_transaction_read_only'")
 
@@ -26,6 +30,14 @@ def is_standby(connection: Connection) -> bool:
     if connection.dialect.name != "postgresql":
         return False
     return bool(connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar_one())
+
+
+def is_galera_node(connection: Connection) -> bool:
+    """Return whether a server of MariaDB or MySQL is one of several that all take writes."""
+    if connection.dialect.name not in ("mysql", "mariadb"):
+        return False
+    found = connection.execute(_GALERA).one_or_none()
+    return found is not None and found[1] == "ON"
 
 
 def require_writable(engine: Engine, table: Table) -> None:
