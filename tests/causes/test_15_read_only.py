@@ -17,12 +17,12 @@ from sqlalchemy.exc import OperationalError
 from holdfast import EngineProvider, Holdfast
 from holdfast.cli.exits import ExitCode, exit_code_of
 from holdfast.core.errors import DbError, WriteError
-from holdfast.database import writable
+from holdfast.database import server_roles
 from holdfast.jobs.grpc.server import JobsServer
 from holdfast.lease.stores.file import FileDocumentStore
 from holdfast.lease.stores.sql import SqlDocumentStore
 from tests.causes.roles import Role
-from tests.components.postgres import Standby
+from tests.components.postgres import PostgresServer, Standby
 from tests.components.prepared import postgres_url as postgres_url
 from tests.components.processes import wait_until
 from tests.jobs.failover import ordinary_user, read_only
@@ -83,6 +83,17 @@ def test_15_a_standby_as_the_applications_database_is_refused(
     assert f"/{make_url(postgres_url).database} is a standby and takes no writes. " in sentence
     assert "target_session_attrs=read-write" in sentence
     assert refusal(app.validate) == sentence
+
+
+def test_15_of_several_servers_the_one_that_takes_writes_is_found(
+    postgres_url: str, postgres_server: PostgresServer, standby: Standby, provider: EngineProvider
+) -> None:
+    on_standby(postgres_url, standby)
+    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (standby, postgres_server))
+    url = f"postgresql://postgres@/{make_url(postgres_url).database}?{hosts}&target_session_attrs=read-write"
+    app = Holdfast(url, engine_provider=provider)
+    app.job("greet")(lambda: app.stop()).enqueue()
+    assert app.run(handle_signals=False)
 
 
 def test_15_a_standby_as_the_state_store_is_refused(
@@ -186,5 +197,5 @@ def test_15_without_the_check_a_read_only_process_starts(role: Role, monkeypatch
         pytest.skip("one database shows it")
     role.grant_everything_but("", "")
     role.do("ALTER ROLE {role} SET default_transaction_read_only = on")
-    monkeypatch.setattr(writable, "_SERVERS", ())
+    monkeypatch.setattr(server_roles, "_SERVERS", ())
     role.app.validate()
