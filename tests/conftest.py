@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from tests.components import availability, workspace
 from tests.components.azurite import AzuriteServer
 from tests.components.cosmos import CosmosServer
+from tests.components.galera import GaleraCluster, find_galera
 from tests.components.mariadb import MariadbServer
-from tests.components.postgres import PostgresServer, find_postgres15, find_postgres18, runnable
+from tests.components.postgres import PostgresServer, Standby, find_postgres15, find_postgres18, runnable
 from tests.components.prepared import dropped_after
 from tests.components.s3 import S3Server
 
@@ -55,6 +56,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def standby(postgres_server: PostgresServer) -> Iterator[Standby]:
+    """A hot standby of PostgreSQL 18."""
+    with Standby(postgres_server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def postgres15_server() -> Iterator[PostgresServer]:
     yield from _postgres("postgres15", find_postgres15())
 
@@ -64,6 +72,16 @@ def mariadb_server() -> Iterator[MariadbServer]:
     availability.need("mariadb")
     with MariadbServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def galera() -> Iterator[GaleraCluster]:
+    """Two nodes of MariaDB that are one cluster."""
+    availability.need("galera")
+    library = find_galera()
+    assert library is not None
+    with GaleraCluster(library) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Brings the servers the tests talk to onto this machine, as far as it can be done without asking:
-# MariaDB, PostgreSQL 15, libfaketime and libfiu with apt-get (as root, never starting a service), Azurite and the
+# MariaDB, Galera, PostgreSQL 15, libfaketime and libfiu with apt-get (as root, never starting a service), Azurite and the
 # Cosmos server with npm into .components/. PostgreSQL 18 and the S3 server come with requirements/dev.lock. The worker
 # library of Azure Functions gets an environment of its own there, because it needs Python 3.13 or newer:
 # FUNCTIONS_PYTHON names one, otherwise it is looked for on the PATH and among pyenv's.
@@ -136,6 +136,7 @@ ensure_functions() {
 
 ensure_functions
 ensure /usr/sbin/mariadbd mariadb-server
+ensure /usr/lib/galera/libgalera_smm.so galera-4
 ensure /usr/lib/postgresql/15/bin/postgres postgresql-15
 ensure /usr/bin/faketime faketime
 ensure /usr/bin/fiu-run fiu-utils

@@ -14,9 +14,11 @@ from .core.errors import DbError
 from .core.former_names import warn_of_former
 from .core.keywords import picked, require_known, takes
 from .core.signals import StopSignals
-from .database.migrations import Difference, Migration, migrate, step_back
+from .database.migrations import Difference, Migration, migrate, migrations_table, step_back
 from .database.rights import FOR_JOBS, require_rights
+from .database.server_roles import require_writable
 from .lease.store import StateStore
+from .lease.stores.sql import SqlDocumentStore, state_table
 from .resources import ApplicationSettings, Resources
 from .schema import compared_tables, has_records, require_tables
 from .workloads import Workloads, together
@@ -266,8 +268,17 @@ class Holdfast:
         """Refuse what cannot work at all: nothing declared, no database, no tables, no right to use the queue."""
         self._workloads.require_any()
         require_tables(self.database, self._migrations())
+        self._require_writable()
         if self._workloads.use_queue:
             require_rights(self.database, FOR_JOBS)
+
+    def _require_writable(self) -> None:
+        """Refuse a standby, or another server that takes no writes, where something is to be kept."""
+        if self._migrations():
+            require_writable(self.database, migrations_table)
+        documents = None if self._resources.has_state else self._resources.documents()
+        if isinstance(documents, SqlDocumentStore):  # it is in another database
+            require_writable(documents.engine, state_table)
 
     def faults(self) -> dict[str, DbError]:
         """Return what is wrong with what is declared, by title: what ``run`` does not run until it is mended."""

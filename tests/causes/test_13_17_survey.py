@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.database import server_roles
 from tests.causes.fleets import Fleet, full, read_only
 from tests.causes.roles import Role, role_on
 from tests.components.prepared import sqlite_url as sqlite_url
@@ -69,9 +70,10 @@ WORDS = {
 
 
 def test_13_17_a_database_that_is_read_only_is_told_by_each_workload(
-    place: tuple[Fleet, Role | None], caplog: pytest.LogCaptureFixture
+    place: tuple[Fleet, Role | None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet, role = place
+    monkeypatch.setattr(server_roles, "_SERVERS", ())  # the process was let in while the database took writes
     fleet.warm_up()
     fleet.add()
     with read_only(fleet, None if role is None else role.name):

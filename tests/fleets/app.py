@@ -55,8 +55,14 @@ class Fleet:
         self.hf = Holdfast(os.environ["FLEET_URL"], app_name="fleet", state=state)
         self._is_apart = state is not None
         seconds, hf = self.lease_seconds, self.hf
+        back = os.environ.get("FLEET_LOOKBACK")
         watching = hf.trigger(
-            "orders", cursor="updated_at", poll_seconds=0.05, horizon_margin_seconds=0.1, lease_seconds=seconds
+            "orders",
+            cursor="updated_at",
+            poll_seconds=0.05,
+            horizon_margin_seconds=0.1,
+            lease_seconds=seconds,
+            lookback=None if back is None else float(back),
         )
         watching(self._deliver)
         retried = hf.job(

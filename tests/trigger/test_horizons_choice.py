@@ -12,7 +12,8 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, text
 from holdfast import SqlAlchemySource
 from holdfast.core.errors import SourceConfigurationError
 from holdfast.database.reflection import reflect_table
-from holdfast.trigger.sources.horizons.choose import NoSoundHorizonError, choose
+from holdfast.trigger.sources.horizons.base import NoSoundHorizonError
+from holdfast.trigger.sources.horizons.choose import choose
 from holdfast.trigger.sources.inspection import CursorFacts, cursor_facts
 
 POSTGRES_CLOCKS = {

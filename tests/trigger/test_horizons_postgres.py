@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -350,41 +350,27 @@ def test_a_subscribed_table_is_refused(items: Items, postgres_server: PostgresSe
     postgres_server.drop_database(publisher)
 
 
-class Standby(PostgresServer):
-    """A copy of a running server that follows it."""
-
-    def __init__(self, primary: PostgresServer) -> None:
-        super().__init__(primary.binaries)
-        self._primary = primary
-
-    def _prepare(self) -> None:
-        self._data_directory()
-        program: Path = self.binaries / "pg_basebackup"
-        copied_from = f"host=127.0.0.1 port={self._primary.port} user=postgres"
-        self._run([str(program), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", "-d", copied_from])
-
-
-@pytest.fixture(scope="session")
-def standby(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
-    with Standby(postgres_server) as server:
-        yield server
-
-
 @on_each_horizon
 def test_a_standby_is_refused(items: Items, standby: PostgresServer) -> None:
+    with pytest.raises(SourceConfigurationError, match=r"is a standby.*pass lookback=<seconds> and no horizon"):
+        there(items, standby).open()
+
+
+def there(items: Items, standby: PostgresServer, horizon: str = "auto", **options: Any) -> SqlAlchemySource:
+    """Return a source that reads the items from the standby, once it has them."""
     url = make_url(standby.url()).set(database=make_url(items.url).database)
-    there = create_engine(url)
-    wait_until(lambda: has_items(there), "the standby has the table")
-    there.dispose()
-    source = SqlAlchemySource(
+    engine = create_engine(url)
+    wait_until(lambda: has_items(engine), "the standby has the table")
+    engine.dispose()
+    return SqlAlchemySource(
         url=url.render_as_string(),
         table="items",
         cursor_column=items.kind.cursor,
         pk_columns=["id"],
+        horizon=horizon,
         engine_provider=items.provider,
+        **options,
     )
-    with pytest.raises(SourceConfigurationError, match="is a standby"):
-        source.open()
 
 
 def has_items(engine: Engine) -> bool:

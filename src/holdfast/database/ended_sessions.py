@@ -2,8 +2,8 @@
 
 Two kinds are: a session that the server has ended while nobody used it, and one that takes no writes. The latter may be
 with a former primary, and would go on refusing every write long after the fail-over; its database may also have been
-made to give out read-only sessions. Whoever asks the pool next gets a session that is made then, to whichever server
-the address leads now.
+made to give out read-only sessions, or be a node that has left its cluster. Whoever asks the pool next gets a session
+that is made then, to whichever server the address leads now.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .errors import Kind, kind_of
 
 _WAS_USED = "holdfast_was_used"
 _IS_READ_ONLY = "holdfast_is_read_only"
+_OF_NO_USE = (Kind.READ_ONLY, Kind.NOT_READY)
 
 
 def replace_ended_sessions(engine: Engine) -> Engine:
@@ -58,7 +59,7 @@ def replace_read_only_sessions(engine: Engine) -> Engine:
 
 def _note_read_only(failure: ExceptionContext) -> None:
     connection = failure.connection
-    if connection is not None and not connection.closed and kind_of(failure.original_exception) is Kind.READ_ONLY:
+    if connection is not None and not connection.closed and kind_of(failure.original_exception) in _OF_NO_USE:
         connection.info[_IS_READ_ONLY] = True
 
 

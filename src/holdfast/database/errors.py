@@ -33,6 +33,8 @@ class Kind(Enum):
     """The connection there was broke; what was sent on it may or may not have been done."""
     UNAVAILABLE = auto()
     """The server could not, through no fault of the statement: it shuts down, has no memory, was asked to stop."""
+    NOT_READY = auto()
+    """A node of a cluster takes no statements, cut off from the others or catching up; nothing was done."""
     CONTENTION = auto()
     """Another transaction was in the way: a deadlock, a conflict, a lock that was waited for too long."""
     READ_ONLY = auto()
@@ -48,7 +50,7 @@ class Kind(Enum):
     OTHER = auto()
 
 
-TRIED_AGAIN = frozenset({Kind.CONTENTION, Kind.BROKEN})
+TRIED_AGAIN = frozenset({Kind.CONTENTION, Kind.BROKEN, Kind.NOT_READY})
 """What may well work when it is done again at once, where it is known that nothing of it was kept."""
 
 PASSING = TRIED_AGAIN | {
@@ -96,7 +98,8 @@ _NUMBERS = {  # MariaDB's and MySQL's
     1054: Kind.MISSING_COLUMN,
     **dict.fromkeys((1118, 1153, 1301), Kind.TOO_LARGE),
     **dict.fromkeys((1022, 1048, 1062, 1169, 1216, 1217, 1451, 1452, 1586, 3819, 4025), Kind.CONSTRAINT),
-    **dict.fromkeys((1037, 1040, 1041, 1047, 1053, 1203, 1226, 1317, 1969, 3024), Kind.UNAVAILABLE),
+    1047: Kind.NOT_READY,  # Galera's word; also at the COMMIT, which is not begun then
+    **dict.fromkeys((1037, 1040, 1041, 1053, 1203, 1226, 1317, 1969, 3024), Kind.UNAVAILABLE),
 }
 _RESULTS = {  # SQLite's primary result codes
     3: Kind.DENIED,
@@ -133,6 +136,7 @@ _BACKGROUND = re.compile(r" ?\(Background on this error at: [^)]*\)")
 _SENTENCES = {
     Kind.NO_FREE_CONNECTION: "No free connection to {where}: raise pool_size.",
     Kind.CONTENTION: "{where} was busy: {why}. Nothing was changed; try again.",
+    Kind.NOT_READY: "{where} is not ready: {why}. Nothing was changed; try again, or name another node of its cluster.",
     Kind.READ_ONLY: "{where} takes no writes: {why}. Nothing was changed; name the primary, or wait until it is one.",
     Kind.DISK_FULL: "{where} has no room left: {why}. Nothing was changed; make room.",
     Kind.DENIED: "{where} does not let this user do that: {why}. Nothing was changed; grant it what is missing.",

@@ -22,11 +22,12 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from ..core.clock import SystemClock
 from ..core.config import safe_url
 from ..core.errors import ConfigurationError, DbError, WriteError
-from .errors import PASSING, Kind, classified, connection_error
+from .errors import PASSING, Kind, classified, code_of, connection_error, may_be_tried_again
 from .key_collation import KEY_TABLE
 from .pools import writing
 from .repeating import repeated
 from .rights import require_all_rows
+from .server_roles import is_galera_node
 
 _metadata = MetaData()
 migrations_table = Table(
@@ -43,7 +44,9 @@ _LOCK_NAME = "holdfast_migrations"
 _LOCK_NUMBER = 4_857_163_492
 _LOCK_SECONDS = 5
 _PAUSE_SECONDS = 0.05
-_TRIES = 20
+_TRIES = 60
+_OVERTAKEN = frozenset({1050, 1054, 1060, 1061, 1062, 1091, 1146, 1684})
+"""MariaDB's words for a change that another node of Galera has just made: no lock of the server keeps nodes apart."""
 _log = logging.getLogger("holdfast.migrations")
 
 
@@ -93,7 +96,8 @@ def migrate(engine: Engine, migrations: Sequence[Migration]) -> list[str]:
 
     If the process dies half-way, the next call goes on where this one stopped. Workers that hold locks a change needs
     are waited for; where the database breaks off one of both, the change is tried again: workers lock tables in another
-    order than a change of them does.
+    order than a change of them does. So is one that another node of a Galera cluster was faster with: its own processes
+    wait for each other, nodes do not, and each migration is safe to run again.
 
     Raises:
         DbConnectionError: the database does not answer.
@@ -193,10 +197,18 @@ def _changed(engine: Engine, change: Callable[[Connection], list[str]]) -> list[
             _lock_transaction(connection)
             return change(connection)
 
+    def is_passing(error: Exception) -> bool:
+        return may_be_tried_again(error) or (code_of(getattr(error, "orig", None)) in _OVERTAKEN and _has_nodes(engine))
+
     try:
-        return repeated(once, tries=_TRIES, patience_seconds=math.inf)
+        return repeated(once, tries=_TRIES, patience_seconds=math.inf, is_passing=is_passing)
     except DBAPIError as error:
         raise _as_ours(engine, error) from error
+
+
+def _has_nodes(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        return is_galera_node(connection)
 
 
 def _as_ours(engine: Engine, error: DBAPIError, doing: str = "created") -> DbError:

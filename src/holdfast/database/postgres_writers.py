@@ -68,14 +68,17 @@ WHERE locktype = 'relation' AND granted AND pid IS DISTINCT FROM pg_backend_pid(
 
 Writers = frozenset[tuple[str, int]]
 
+OF_STANDBY = (
+    "This PostgreSQL server is a standby: it does not see the primary's open transactions, so a late commit could be "
+    "skipped. Point the trigger at the primary, or pass lookback=<seconds> and no horizon to re-read a window here and "
+    "drop what was delivered."
+)
+
 
 def require_primary(is_standby: bool) -> None:
     """Checked on every poll, because a reconnect after a failover may lead to another server."""
     if is_standby:
-        raise SourceConfigurationError(
-            "This PostgreSQL server is a standby: it does not see the primary's open transactions, so a late commit "
-            "could be skipped. Point the trigger at the primary."
-        )
+        raise SourceConfigurationError(OF_STANDBY)
 
 
 def require_growing_ids(connection: Connection, relation: str, column: str) -> int:

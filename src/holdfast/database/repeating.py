@@ -10,10 +10,10 @@ from ..core.clock import Clock, SystemClock, jittered
 from ..core.retry import doubling
 from .errors import may_be_tried_again
 
-_TRIES = 8
+_TRIES = 20
 _PATIENCE_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.01
-_LONGEST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 0.25
 _Result = TypeVar("_Result")
 
 
@@ -23,8 +23,9 @@ def repeated(
     tries: int = _TRIES,
     patience_seconds: float = _PATIENCE_SECONDS,
     clock: Clock | None = None,
+    is_passing: Callable[[Exception], bool] = may_be_tried_again,
 ) -> _Result:
-    """Return what ``act`` returns, done again after a short pause while ``may_be_tried_again`` says so of its error.
+    """Return what ``act`` returns, done again after a short pause while ``is_passing`` says so of its error.
 
     Each time it must be a whole transaction of its own. A database that has itself waited for a lock for longer than
     ``patience_seconds`` is not asked again.
@@ -35,7 +36,7 @@ def repeated(
         try:
             return act()
         except Exception as error:
-            if clock.monotonic() >= give_up_at or not may_be_tried_again(error):
+            if clock.monotonic() >= give_up_at or not is_passing(error):
                 raise
         pause = doubling(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, failed)
         clock.wait(threading.Event(), jittered(pause))

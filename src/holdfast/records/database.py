@@ -60,7 +60,7 @@ _MISSING = {
 }
 _ANSWERS: dict[Kind, Answer] = {
     **{kind: (ConfigurationError, words) for kind, words in _MISSING.items()},
-    **dict.fromkeys((Kind.CONTENTION, Kind.READ_ONLY, Kind.DISK_FULL), (Unavailable, "{sentence}")),
+    **dict.fromkeys((Kind.CONTENTION, Kind.NOT_READY, Kind.READ_ONLY, Kind.DISK_FULL), (Unavailable, "{sentence}")),
     Kind.NO_FREE_CONNECTION: (DbConnectionError, "{sentence}"),
 }
 

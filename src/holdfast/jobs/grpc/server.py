@@ -24,7 +24,9 @@ from ...core.bearer import read_file
 from ...core.clock import Clock, SystemClock, new_id
 from ...core.errors import ConfigurationError
 from ...core.telemetry import MetricsCollector
+from ...database.migrations import migrations_table
 from ...database.rights import FOR_JOBS, require_rights
+from ...database.server_roles import require_writable
 from ...runtime.housekeeping import Chore
 from ..announcement import Announcement
 from ..claiming import Claiming
@@ -154,8 +156,10 @@ class JobsServer:
         Raises:
             ConfigurationError: the address cannot be listened on, a file of TLS cannot be used, or the role could not
                 record what workers do.
+            WriteError: the database takes no writes.
             Unavailable: the database does not answer.
         """
+        require_writable(self._store.engine, migrations_table)
         require_rights(self._store.engine, FOR_JOBS)
         credentials = _credentials(self._tls)
         self._loop = asyncio.new_event_loop()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, inspect
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import NULLTYPE, TypeEngine
 
@@ -18,10 +18,11 @@ from ...core.types import SourceDescriptor
 from ...database.errors import connection_error, is_connection_failure, reason
 from ...database.pools import autocommit
 from ...database.reflection import reflect_table
+from ...database.server_roles import is_standby
 from . import inspection, statement
 from .hidden_rows import hidden_rows
-from .horizons.base import Horizon, Unbounded
-from .horizons.choose import NoSoundHorizonError, choose
+from .horizons.base import Horizon, NoSoundHorizonError, Unbounded
+from .horizons.choose import choose
 from .moments import with_offset
 from .result_types import ColumnTypes, result_types
 from .settings import SourceSettings
@@ -46,6 +47,7 @@ class Prepared:
     table: Table | None  # None for a view or a query
     has_unique_places: bool = False  # a unique key lies within cursor and key, so no two rows have the same place
     hidden: str | None = None
+    is_of_standby: bool = False
     is_plain: bool | None = None  # known once a page was read
     statements: dict[tuple[bool, bool, int, bool, bool], Select[Any]] = field(default_factory=dict)
     types: list[TypeEngine[Any]] = field(init=False)
@@ -74,7 +76,8 @@ def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescript
         query = _over_query(engine, settings, descriptor)
     horizon = _chosen_horizon(engine, table, facts, settings, descriptor)
     with autocommit(engine) as connection:
-        horizon.prepare(connection)
+        is_of_standby = is_standby(connection)
+        horizon = _prepared_horizon(connection, horizon, settings)
         facts = None if facts is None else with_offset(connection, facts, horizon.name)
     may_have_nulls = facts is None or table is None or facts.nullable
     if table is not None:
@@ -83,7 +86,7 @@ def prepare(engine: Engine, settings: SourceSettings, descriptor: SourceDescript
     is_plain = table is not None and not inspection.is_view(inspect(engine), table)
     plain = table if is_plain else None
     prepared = Prepared(engine, query, shape, horizon, facts, proof, may_have_nulls, now, plain, has_unique_places)
-    prepared.hidden = present_hidden(prepared, settings)
+    prepared.hidden, prepared.is_of_standby = present_hidden(prepared, settings), is_of_standby
     return prepared
 
 
@@ -117,12 +120,16 @@ def _proof(engine: Engine, facts: inspection.CursorFacts | None, settings: Sourc
 def is_current(prepared: Prepared, settings: SourceSettings) -> bool:
     """Return whether the database still has the columns that were found, and keeps the cursor as it did.
 
-    A column that was added, or a trigger that was dropped, shows in no error.
+    A column that was added, a trigger that was dropped, or a standby that was promoted shows in no error.
 
     Raises:
         SourceConfigurationError: the table is gone.
     """
     known = prepared.query.all_columns
+    if prepared.is_of_standby:
+        with autocommit(prepared.engine) as connection:
+            if not is_standby(connection):
+                return False
     if settings.table is None:
         with autocommit(prepared.engine) as connection:
             columns = result_types(connection, _one_select(settings), settings.parameters)
@@ -193,6 +200,17 @@ def _chosen_horizon(
         if settings.lookback is None:
             _log.warning("%s Until then '%s' is read without a horizon.", error, descriptor.name)
         return Unbounded()
+
+
+def _prepared_horizon(connection: Connection, horizon: Horizon, settings: SourceSettings) -> Horizon:
+    """Return the horizon, checked; none where this server has no sound one, and a window was given in its place."""
+    try:
+        horizon.prepare(connection)
+    except NoSoundHorizonError:
+        if settings.lookback is None or settings.horizon not in (None, "auto"):
+            raise
+        return Unbounded()
+    return horizon
 
 
 def _warn_without_index(engine: Engine, table: Table, settings: SourceSettings) -> None:

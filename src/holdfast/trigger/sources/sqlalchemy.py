@@ -279,7 +279,7 @@ class SqlAlchemySource:
         covers = proof.covers if writers is None else proof.covers + writers.sessions
         misses = missed_rows(horizon, back, self._settings.lookback_limit, prepared.facts)
         return AdapterCapability(
-            detects_updates=horizon != "identity",
+            detects_updates=horizon != "identity" and proof.status != "inserts only",
             detects_deletes=self._settings.deleted_column is not None,
             safe_from_late_commits=misses is None,
             misses=misses,
@@ -566,9 +566,9 @@ class SqlAlchemySource:
                 yield connection
         except UnreadableRowError:
             raise
-        except FetchError as error:
+        except (FetchError, SourceConfigurationError) as error:
             if not is_outdated_plan(error.__cause__):
-                self.close()  # the table may have changed: look it up again next time
+                self.close()  # the table may have changed, or this is a standby now: look it up again next time
             raise
 
     @contextmanager

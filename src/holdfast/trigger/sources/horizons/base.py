@@ -6,10 +6,15 @@ from typing import Protocol
 
 from sqlalchemy.engine import Connection
 
+from ....core.errors import SourceConfigurationError
 from ....database.barrier import Reading
 from .local_times import LocalTimes
 
 UNBOUNDED = object()
+
+
+class NoSoundHorizonError(SourceConfigurationError):
+    """Nothing the database says makes reading this column, here, safe from late commits."""
 
 
 class Horizon(Protocol):

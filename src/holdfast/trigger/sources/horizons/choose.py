@@ -9,14 +9,10 @@ from sqlalchemy import Table
 from ....core.errors import SourceConfigurationError
 from ..inspection import CursorFacts
 from . import mysql, postgres, sqlite
-from .base import Horizon, Unbounded
+from .base import Horizon, NoSoundHorizonError, Unbounded
 
 _DIALECTS = frozenset({"postgresql", "mysql", "mariadb", "sqlite"})
 HORIZON_NAMES: tuple[str, ...] = ("auto", "xid8", "server_time", "identity", "none")
-
-
-class NoSoundHorizonError(SourceConfigurationError):
-    """Nothing the database says makes reading this column safe from late commits."""
 
 
 def choose(

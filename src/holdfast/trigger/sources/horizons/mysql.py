@@ -23,7 +23,9 @@ from sqlalchemy.types import Date
 from ....core.errors import MissingGrantError, SourceConfigurationError
 from ....database.barrier import Barrier, Reading
 from ....database.errors import Kind, kind_of
+from ....database.server_roles import is_galera_node
 from ..inspection import CursorFacts
+from .base import NoSoundHorizonError
 from .local_times import UTC_ZONE, LocalTimes, ZoneTime, local_times
 from .ticks import floor_to_precision, moments_ahead
 
@@ -66,11 +68,10 @@ _TRANSACTIONS = (
 )
 _ASKED_AT = re.compile(r"/\* holdfast listing (\d+) \*/")
 
-# Tells whether rows are applied from another server, and whether this one is a Galera node. Expected rows: 1.
+# Tells whether rows are applied from another server. Expected rows: 1.
 _REPLICATION = text(
     "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'system user' AND command <> 'Daemon'"
 )
-_GALERA = text("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
 
 _SECOND = 1_000_000
 _COPY_LIFETIME = _SECOND * 12 // 100
@@ -136,12 +137,11 @@ class SessionBarrier:
     def prepare(self, connection: Connection) -> None:
         """Refuse a role that cannot see other sessions, a replica and a Galera node."""
         _transactions(connection, _clock(connection))
-        galera = connection.execute(_GALERA).one_or_none()
-        if connection.execute(_REPLICATION).scalar() or (galera is not None and galera[1] == "ON"):
-            raise SourceConfigurationError(
+        if connection.execute(_REPLICATION).scalar() or is_galera_node(connection):
+            raise NoSoundHorizonError(
                 "This server applies rows that another server wrote (replication or Galera): they arrive with old "
                 "times and ids, so a poll could skip them. Point the trigger at the one server that takes all writes, "
-                "or pass lookback=…"
+                "or pass lookback=<seconds> and no horizon to re-read a window here and drop what was delivered."
             )
 
     def advance(self, connection: Connection) -> Reading:

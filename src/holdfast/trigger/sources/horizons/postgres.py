@@ -15,8 +15,9 @@ from sqlalchemy.types import Date
 from ....core.errors import MissingGrantError, SourceConfigurationError
 from ....database.barrier import Barrier, Reading
 from ....database.errors import reason
-from ....database.postgres_writers import FAMILY, WriterBarrier, require_growing_ids, require_primary
+from ....database.postgres_writers import FAMILY, OF_STANDBY, WriterBarrier, require_growing_ids, require_primary
 from ..inspection import CursorFacts
+from .base import NoSoundHorizonError
 from .local_times import LocalTimes, ZoneTime, local_times
 from .samples import Sample, samples_of
 from .ticks import floor_to_precision, moments_ahead
@@ -104,9 +105,10 @@ def _relation(connection: Connection, table: Table) -> str:
 def _require_local_writes(connection: Connection, table: Table) -> None:
     """Refuse a server or table whose rows are written elsewhere first."""
     is_standby, is_subscribed = connection.execute(_ORIGIN, {"relation": _relation(connection, table)}).one()
-    require_primary(is_standby)
+    if is_standby:
+        raise NoSoundHorizonError(OF_STANDBY)
     if is_subscribed:
-        raise SourceConfigurationError(
+        raise NoSoundHorizonError(
             f"Table '{table.name}' is filled by a subscription: its rows arrive with times and ids of another server, "
             "in the order of its commits, so a poll could skip them. Point the trigger at the publisher, or pass "
             "lookback=…"
@@ -284,7 +286,7 @@ class IdentityHorizon:
         _require_local_writes(connection, self._table)
         relation = _relation(connection, self._table)
         if connection.execute(_RELATION_KIND, {"relation": relation}).scalar() not in ("r", "p"):
-            raise SourceConfigurationError(
+            raise NoSoundHorizonError(
                 f"'{self._table.name}' is not a plain or partitioned table, so the locks of its writers do not "
                 "show, and a late commit could be skipped. Point the trigger at the table itself, or pass lookback=…"
             )

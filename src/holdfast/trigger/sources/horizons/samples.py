@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.engine import Connection, Engine
 
 from ....core.clock import Clock, SystemClock
+from ....database.server_roles import is_standby
 
 _Value = TypeVar("_Value")
 _SHARED_SECONDS = 0.5
@@ -70,7 +71,7 @@ class Samples:
 def _is_on_primary(connection: Connection) -> bool:
     """Return whether a session is one of a primary: asked once, for it stays so as long as the session lives."""
     if not connection.info.get(_IS_PRIMARY):
-        connection.info[_IS_PRIMARY] = not connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar_one()
+        connection.info[_IS_PRIMARY] = not is_standby(connection)
     return bool(connection.info[_IS_PRIMARY])
 
 
