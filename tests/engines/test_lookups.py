@@ -15,6 +15,7 @@ from holdfast.engines.twins import Look
 from holdfast.jobs.model import Attempt, Claim, JobId, WorkerId
 from holdfast.records.history import SuccessKey
 from tests.clocks import SteppedClock
+from tests.components.processes import wait_until
 
 
 class Desk:
@@ -133,6 +134,36 @@ def test_threads_that_want_to_know_at_once_ask_together(desk: Desk) -> None:
     for thread in others:
         thread.join(30)
     assert len(desk.asked) <= 2
+
+
+def test_one_question_answers_all_that_have_waited_for_it_however_long_it_takes(desk: Desk) -> None:
+    others = [threading.Thread(target=desk.begin, args=(number, f"c-{number}")) for number in range(2, 6)]
+
+    def start_others() -> None:
+        desk.while_looking = lambda: desk.clock.advance(1.0)
+        for thread in others:
+            thread.start()
+        wait_until(lambda: len(desk.lookups._asking) == len(others), "the others to ask")
+        desk.clock.advance(1.0)
+
+    desk.while_looking = start_others
+    desk.begin(1, "c-1")
+    for thread in others:
+        thread.join(30)
+    assert desk.asked == [{_key("c-1")}, {_key(f"c-{number}") for number in range(2, 6)}]
+
+
+def test_fewer_are_looked_up_ahead_where_messages_take_long_and_more_again_where_not(desk: Desk) -> None:
+    for number in range(600):
+        desk.claim(number, f"c-{number}")
+    for number in range(300):
+        desk.begin(number, f"c-{number}")
+        desk.clock.advance(0.06 if number < 20 else 0.0)
+    sizes = [len(keys) for keys in desk.asked]
+    assert sizes[0] > 200
+    assert sizes[19] == 2
+    assert len(sizes) < 35
+    assert sizes[-1] > 100
 
 
 def test_nothing_is_kept_of_messages_that_are_gone(desk: Desk) -> None:

@@ -30,7 +30,8 @@ class SuccessLookups:
 
     Args:
         find: returns which of the keys have a success, or are in another worker's hand.
-        most_ahead: how many messages that wait in line are looked up with one that begins.
+        most_ahead: how many messages that wait in line are looked up with one that begins, at most: fewer where
+            messages take so long that answers are too old when their turn comes.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class SuccessLookups:
     ) -> None:
         self._find = find
         self._clock = clock
-        self._most_ahead = most_ahead
+        self._most_ahead = self._ahead = most_ahead
+        self._too_far_at = 0.0  # when an answer was found too old: others of its look, or before, are no news
         self._lock = threading.Lock()
         self._looking = threading.Lock()  # while one asks, the others that want to know wait, and get its answer
         self._waiting: dict[Claim, SuccessKey] = {}
@@ -83,20 +85,27 @@ class SuccessLookups:
                     "this process."
                 )
             self._keys[claim] = key
-            known = self._known(key)
-            if known is None:
-                self._asking.add(key)
-        return self._looked_up(worker, key) if known is None else known
+            asked_at, looked_at = self._clock.monotonic(), self._seen.get(key, _UNSEEN)[1]
+            known = self._known(key, math.inf)
+            if known is not None:
+                self._ahead = min(self._most_ahead, 2 * self._ahead)
+                return known
+            if looked_at >= self._too_far_at:
+                self._ahead, self._too_far_at = max(1, self._ahead // 2), asked_at
+            self._asking.add(key)
+        return self._looked_up(worker, key, asked_at)
 
-    def _known(self, key: SuccessKey) -> Look | None:
-        """Return an answer that is fresh, once."""
+    def _known(self, key: SuccessKey, asked_at: float) -> Look | None:
+        """Return an answer, once, that is fresh, or of a look that began after the key was in hand: that is as good."""
         look, looked_at = self._seen.pop(key, _UNSEEN)
-        return look if self._clock.monotonic() - looked_at <= _FRESH_SECONDS else None
+        is_fresh = self._clock.monotonic() - looked_at <= _FRESH_SECONDS
+        return look if is_fresh or looked_at > asked_at else None
 
-    def _looked_up(self, worker: WorkerId, key: SuccessKey) -> Look:
+    def _looked_up(self, worker: WorkerId, key: SuccessKey, asked_at: float) -> Look:
         with self._looking:
             with self._lock:
-                known = self._known(key)
+                known = self._known(key, asked_at)
+                self._asking.discard(key)
                 wanted = {key, *self._asking, *self._next_in_line()}
                 self._ended.clear()
             if known is not None:
@@ -104,14 +113,13 @@ class SuccessLookups:
             looked_at = self._clock.monotonic()
             found = self._find(worker, wanted)
             with self._lock:
-                self._asking -= wanted
                 self._seen |= dict.fromkeys(wanted - self._ended - {key}, (found, looked_at))
             return found
 
     def _next_in_line(self) -> list[SuccessKey]:
         """Return the keys that come next and are neither in hand nor known."""
         oldest = self._clock.monotonic() - _FRESH_SECONDS
-        ahead = islice(self._waiting.values(), self._most_ahead)
+        ahead = islice(self._waiting.values(), self._ahead)
         return [each for each in ahead if each not in self._in_hand and self._seen.get(each, _UNSEEN)[1] < oldest]
 
     def _gone(self, claim: Claim) -> None:
