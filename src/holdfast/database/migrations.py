@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from ..core.clock import SystemClock
 from ..core.config import safe_url
 from ..core.errors import ConfigurationError, DbError, WriteError
+from .deadlines import set_deadline
 from .errors import PASSING, Kind, classified, connection_error
 from .key_collation import KEY_TABLE
 from .pools import writing
@@ -189,9 +190,11 @@ def _changed(engine: Engine, change: Callable[[Connection], list[str]]) -> list[
     """Do ``change`` in a transaction of which there is one at a time, again where workers were in the way."""
 
     def once() -> list[str]:
-        with writing(engine) as connection, _locked_session(connection), connection.begin():
-            _lock_transaction(connection)
-            return change(connection)
+        with writing(engine) as connection:
+            set_deadline(connection, None)
+            with _locked_session(connection), connection.begin():
+                _lock_transaction(connection)
+                return change(connection)
 
     try:
         return repeated(once, tries=_TRIES, patience_seconds=math.inf)

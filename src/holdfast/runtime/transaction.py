@@ -32,6 +32,7 @@ from ..core.blocking_calls import one_thread
 from ..core.clock import new_id
 from ..core.errors import Ambiguous, DbError, HandlerError, LostLeaseError, TransactionEndedError, UndoneError
 from ..database.connection_slots import Slots
+from ..database.deadlines import ANSWER_SECONDS, set_deadline
 from ..database.error_text import public_error_text
 from ..database.errors import reason
 from ..database.pools import autocommit, said, writing
@@ -323,6 +324,7 @@ class HandlerTransaction:
         connection = writing(self._engine, LentConnection)
         connection.in_use = self._in_use
         try:
+            connection.begin_ours()
             self._transaction = connection.begin()
             self._say_first(connection)
             if self._check is not None:
@@ -370,6 +372,7 @@ class HandlerTransaction:
             return None
         try:
             with autocommit(self._engine) as connection:
+                set_deadline(connection, ANSWER_SECONDS)
                 fate = connection.exec_driver_sql(_FATE, {"id": self._transaction_id}).scalar()
         except Exception:
             _log.debug("What became of a broken transaction could not be asked for", exc_info=True)

@@ -1,0 +1,232 @@
+"""How long Holdfast waits for a database: for a connection, and for the answer to a statement of its own.
+
+A server that hangs instead of dying keeps its sockets: its kernel acknowledges every packet, so nothing that the
+network notices ever fires, and whoever waits for an answer waits until somebody ends that server. So every answer is
+waited for by the client's clock. Once the server has been silent for the deadline, the connection is thrown away
+without another word to it, its whole pool with it, since the others lead to the same server, and a line is logged. What
+a handler does on its own connection has no deadline of ours.
+
+The deadline is one of silence: an answer that comes slowly, row by row, is waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine
+
+from ..core.clock import SystemClock
+from ..core.config import DbConfig, ResolvedDbConfig, parse_url, safe_url
+from ..core.patience import least_seconds
+from .drivers import driver_of
+from .sockets import cut_off
+
+if TYPE_CHECKING:
+    import psycopg
+
+ANSWER_SECONDS = 10.0
+"""How long a statement of ours is waited for: a beat, a claim, a report, a COMMIT."""
+LONG_SECONDS = 60.0
+"""How long a statement of ours is waited for whose work the user's tables decide: a trigger reading its source."""
+_CONNECT_SECONDS = 10
+_SECONDS_PER_HOST = 3
+_LOOK_SECONDS = 0.1  # psycopg's own
+_OPTION = "holdfast_answer_seconds"
+_USUAL = "holdfast_usual_seconds"
+_LOGGED_AGAIN_SECONDS = 30.0
+_log = logging.getLogger("holdfast.database")
+_clock = SystemClock()
+_Result = TypeVar("_Result")
+
+# A network that swallows everything gives no error: without these, an idle session would not notice for hours.
+_NOTICES_SILENCE: dict[str, dict[str, object]] = {
+    "postgresql": {
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    },
+    "mysql": {"connect_timeout": _CONNECT_SECONDS, "read_timeout": 30, "write_timeout": 30},
+}
+
+
+def answering(config: DbConfig) -> DbConfig:
+    """Return a configuration for a pool of Holdfast's own: every answer on it is waited for by the clock."""
+    backend = parse_url(ResolvedDbConfig.of(config).connection_url).get_backend_name()
+    ours = _NOTICES_SILENCE.get("mysql" if backend == "mariadb" else backend)
+    if ours is None:
+        return config
+    options = {**config.engine_kwargs.get("execution_options", {}), _OPTION: ANSWER_SECONDS}
+    return replace(
+        config,
+        connect_args={**ours, **(config.connect_args or {})},
+        engine_kwargs={**config.engine_kwargs, "execution_options": options},
+    )
+
+
+def keep_deadlines(engine: Engine) -> Engine:
+    """Have connections of an engine be made within seconds, and keep the deadlines that are set on them."""
+    if engine.driver == "psycopg":
+        event.listen(engine, "do_connect", functools.partial(_connect, safe_url(engine.url)))
+        event.listen(engine, "connect", functools.partial(_lift, engine.get_execution_options().get(_OPTION)))
+    if engine.driver in _ATTRIBUTES:
+        event.listen(engine, "connect", functools.partial(_note_usual, _ATTRIBUTES[engine.driver]))
+        event.listen(engine, "checkin", _as_usual)
+    return engine
+
+
+class Deadline:
+    """How long the driver of one connection waits for an answer; for ever, or as its pool has it, once it is lifted."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._usual: list[tuple[str, float | None]] = connection.info.get(_USUAL, [])
+        self._driver = driver_of(connection) if self._usual else None
+
+    def set(self, seconds: float | None = ANSWER_SECONDS) -> None:
+        """Wait so long from now on; None for ever."""
+        for name, _ in self._usual:
+            setattr(self._driver, name, seconds)
+
+    def lift(self) -> None:
+        """Wait as long as the connection did when it was made."""
+        for name, value in self._usual:
+            setattr(self._driver, name, value)
+
+
+def set_deadline(connection: Connection, seconds: float | None) -> None:
+    """Wait at most so long for each answer on a connection, until it goes back to its pool; None for ever."""
+    Deadline(connection).set(seconds)
+
+
+def limited(connection: Connection) -> Connection:
+    """Return a connection for statements of ours; in a pool that handlers use, too, it has a deadline until it is back.
+
+    There the user's tables may decide how long a statement takes, so that is a long one.
+    """
+    if _OPTION not in connection.engine.get_execution_options():
+        set_deadline(connection, LONG_SECONDS)
+    return connection
+
+
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "psycopg": ("answer_seconds",),
+    "pymysql": ("_read_timeout", "_write_timeout"),
+}
+"""What says, on a driver's connection, how long it waits."""
+
+
+def _note_usual(names: tuple[str, ...], dbapi_connection: Any, record: Any) -> None:
+    record.info[_USUAL] = [(name, getattr(dbapi_connection, name)) for name in names]
+
+
+def _as_usual(dbapi_connection: Any, record: Any) -> None:
+    if dbapi_connection is not None:
+        for name, value in record.info.get(_USUAL, ()):
+            setattr(dbapi_connection, name, value)
+
+
+# psycopg
+
+
+def _lift(usual: float | None, dbapi_connection: Any, _record: object) -> None:
+    dbapi_connection.answer_seconds = usual
+
+
+def _connect(
+    where: str, _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> psycopg.Connection[Any]:
+    """Make a connection that keeps deadlines. Of several hosts, one that hangs costs a few seconds."""
+    if "PGCONNECT_TIMEOUT" not in os.environ:
+        has_others = "," in str(options.get("host", ""))
+        options.setdefault("connect_timeout", _SECONDS_PER_HOST if has_others else _CONNECT_SECONDS)
+    connection: psycopg.Connection[Any] = _patient_kind().connect(*arguments, **options)
+    connection.__dict__["where"] = where
+    return connection
+
+
+@functools.cache
+def _patient_kind() -> Any:
+    """Return the class of psycopg connections that wait for an answer by the clock; psycopg is an optional driver."""
+    from psycopg import Connection as PsycopgConnection
+
+    class PatientConnection(PsycopgConnection[Any]):
+        """A connection on which the server may be silent for ``answer_seconds``; None for as long as it likes."""
+
+        answer_seconds: float | None = ANSWER_SECONDS  # until its pool says otherwise: what prepares it is ours
+        where = "the database"
+
+        def wait(self, gen: Any, interval: float = _LOOK_SECONDS, timeout: float | None = None) -> Any:
+            """Take the steps of a command, and give up once the server has been silent for too long."""
+            if timeout is not None:
+                return super().wait(gen, interval, timeout)
+            if self.answer_seconds is not None:
+                gen = _within(gen, self.answer_seconds, self)
+            return super().wait(gen, interval)
+
+    return PatientConnection
+
+
+def say_briefly(driver: psycopg.Connection[Any], statement: bytes) -> None:
+    """Send a statement on a connection that is at rest and whose lock the caller has; its answer is of no interest."""
+    from psycopg.generators import execute
+
+    driver.pgconn.send_query(statement)
+    driver.wait(_within(execute(driver.pgconn), ANSWER_SECONDS, driver))
+
+
+def _within(
+    steps: Generator[Any, Any, _Result], seconds: float, connection: psycopg.Connection[Any]
+) -> Generator[Any, Any, _Result]:
+    """Take the same steps. Each time that nothing came for a moment, look at the clock."""
+    silent_since: float | None = None
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if ready:
+                silent_since = None
+            elif silent_since is None:
+                silent_since = _clock.monotonic()
+            elif _clock.monotonic() - silent_since >= max(seconds, least_seconds()):
+                steps.throw(_given_up(connection, seconds))
+            wanted = steps.send(ready)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return] # what the steps return
+
+
+def _given_up(connection: psycopg.Connection[Any], seconds: float) -> Exception:
+    """Throw a connection away whose server hangs, with nothing said to it; return the error to go on with."""
+    from psycopg import OperationalError
+
+    pgconn: Any = connection.pgconn
+    server = f"{pgconn.host.decode()}:{pgconn.port.decode()}"
+    with suppress(OSError):
+        cut_off(pgconn.socket)
+    pgconn.finish()
+    _note_silence(getattr(connection, "where", "the database"), server, seconds)
+    return OperationalError(f"The server {server} gave no answer for {seconds:g} s, so its connection was thrown away")
+
+
+_logged: dict[str, float] = {}
+
+
+def _note_silence(where: str, server: str, seconds: float) -> None:
+    """Log it once, though many statements may have waited."""
+    now = _clock.monotonic()
+    if now - _logged.get(where, -_LOGGED_AGAIN_SECONDS) < _LOGGED_AGAIN_SECONDS:
+        return
+    _logged[where] = now
+    _log.warning(
+        "%s gave no answer for %g s (server %s): it hangs, or was cut off. Its connections are thrown away; what "
+        "waited goes on with new ones as soon as a server answers there",
+        where,
+        seconds,
+        server,
+    )
