@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -17,6 +16,7 @@ from holdfast.core.errors import MissingGrantError, SourceConfigurationError
 from holdfast.database import postgres_writers
 from holdfast.trigger.sources.horizons import postgres, ticks
 from tests.components.postgres import PostgresServer
+from tests.components.postgres_pair import Standby
 from tests.components.processes import wait_until
 from tests.trigger.late_commits import kinds, plants, scenarios
 from tests.trigger.late_commits.items import Count, Items, Poller
@@ -348,20 +348,6 @@ def test_a_subscribed_table_is_refused(items: Items, postgres_server: PostgresSe
     session.run("DROP SUBSCRIPTION copied")
     items.source().open()
     postgres_server.drop_database(publisher)
-
-
-class Standby(PostgresServer):
-    """A copy of a running server that follows it."""
-
-    def __init__(self, primary: PostgresServer) -> None:
-        super().__init__(primary.binaries)
-        self._primary = primary
-
-    def _prepare(self) -> None:
-        self._data_directory()
-        program: Path = self.binaries / "pg_basebackup"
-        copied_from = f"host=127.0.0.1 port={self._primary.port} user=postgres"
-        self._run([str(program), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", "-d", copied_from])
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Which threads may wait long for a database: those of commands and chores that may look at whole tables."""
+"""How long this thread waits for a database: longer for what may look at whole tables, and not for what is lost."""
 
 from __future__ import annotations
 
@@ -19,6 +19,26 @@ def unhurried() -> Iterator[None]:
         yield
     finally:
         _own.seconds = before
+
+
+@contextmanager
+def until_lost(lost: threading.Event) -> Iterator[None]:
+    """Have this thread give a silent database up at once when a lease is lost: what it asked for is of no use any more.
+
+    PyMySQL does not look up from its socket: there the deadline alone ends it.
+    """
+    before = getattr(_own, "lost", None)
+    _own.lost = lost
+    try:
+        yield
+    finally:
+        _own.lost = before
+
+
+def is_in_vain() -> bool:
+    """Return whether what this thread waits for is of no use any more."""
+    lost: threading.Event | None = getattr(_own, "lost", None)
+    return lost is not None and lost.is_set()
 
 
 def least_seconds() -> float:

@@ -3,8 +3,8 @@
 A server that hangs instead of dying keeps its sockets: its kernel acknowledges every packet, so nothing that the
 network notices ever fires, and whoever waits for an answer waits until somebody ends that server. So every answer is
 waited for by the client's clock. Once the server has been silent for the deadline, the connection is thrown away
-without another word to it, its whole pool with it, since the others lead to the same server, and a line is logged. What
-a handler does on its own connection has no deadline of ours.
+without another word to it, and a line is logged. Whatever is older in any pool goes with it, since that leads to the
+same server. What a handler does on its own connection has no deadline of ours.
 
 The deadline is one of silence: an answer that comes slowly, row by row, is waited for.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 from collections.abc import Generator
 from contextlib import suppress
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import InvalidatePoolError
 
 from ..core.clock import SystemClock
 from ..core.config import DbConfig, ResolvedDbConfig, parse_url, safe_url
-from ..core.patience import least_seconds
+from ..core.patience import is_in_vain, least_seconds
 from .drivers import driver_of
 from .sockets import cut_off
 
@@ -40,6 +42,7 @@ _SECONDS_PER_HOST = 3
 _LOOK_SECONDS = 0.1  # psycopg's own
 _OPTION = "holdfast_answer_seconds"
 _USUAL = "holdfast_usual_seconds"
+_MADE_AT = "holdfast_made_at"
 _LOGGED_AGAIN_SECONDS = 30.0
 _log = logging.getLogger("holdfast.database")
 _clock = SystemClock()
@@ -79,6 +82,7 @@ def keep_deadlines(engine: Engine) -> Engine:
     if engine.driver in _ATTRIBUTES:
         event.listen(engine, "connect", functools.partial(_note_usual, _ATTRIBUTES[engine.driver]))
         event.listen(engine, "checkin", _as_usual)
+        event.listen(engine, "checkout", functools.partial(_leave_silent, safe_url(engine.url)))
     return engine
 
 
@@ -89,7 +93,7 @@ class Deadline:
         self._usual: list[tuple[str, float | None]] = connection.info.get(_USUAL, [])
         self._driver = driver_of(connection) if self._usual else None
 
-    def set(self, seconds: float | None = ANSWER_SECONDS) -> None:
+    def set(self, seconds: float | None) -> None:
         """Wait so long from now on; None for ever."""
         for name, _ in self._usual:
             setattr(self._driver, name, seconds)
@@ -124,6 +128,13 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 def _note_usual(names: tuple[str, ...], dbapi_connection: Any, record: Any) -> None:
     record.info[_USUAL] = [(name, getattr(dbapi_connection, name)) for name in names]
+    record.info[_MADE_AT] = _clock.monotonic()
+
+
+def _leave_silent(where: str, _dbapi_connection: object, record: Any, _proxy: object) -> None:
+    """Have a pool begin anew whose connections are older than the silence that another pool has met."""
+    if _silent_since and record.info.get(_MADE_AT, math.inf) <= _silent_since.get(where, -math.inf):
+        raise InvalidatePoolError("The server that this session is with gave no answer.")
 
 
 def _as_usual(dbapi_connection: Any, record: Any) -> None:
@@ -194,27 +205,39 @@ def _within(
                 silent_since = None
             elif silent_since is None:
                 silent_since = _clock.monotonic()
+            elif is_in_vain():
+                steps.throw(_dropped(connection, "The lease was lost before the server gave an answer"))
             elif _clock.monotonic() - silent_since >= max(seconds, least_seconds()):
-                steps.throw(_given_up(connection, seconds))
+                steps.throw(_given_up(connection, silent_since))
             wanted = steps.send(ready)
     except StopIteration as ended:
         return ended.value  # type: ignore[no-any-return] # what the steps return
 
 
-def _given_up(connection: psycopg.Connection[Any], seconds: float) -> Exception:
-    """Throw a connection away whose server hangs, with nothing said to it; return the error to go on with."""
-    from psycopg import OperationalError
-
+def _given_up(connection: psycopg.Connection[Any], silent_since: float) -> Exception:
+    """Throw a connection away whose server hangs; return the error to go on with."""
+    seconds = _clock.monotonic() - silent_since
     pgconn: Any = connection.pgconn
     server = f"{pgconn.host.decode()}:{pgconn.port.decode()}"
+    where: str = getattr(connection, "where", "the database")
+    _silent_since[where] = silent_since
+    _note_silence(where, server, seconds)
+    return _dropped(connection, f"The server {server} gave no answer for {seconds:.0f} s")
+
+
+def _dropped(connection: psycopg.Connection[Any], why: str) -> Exception:
+    """Throw a connection away, with nothing said to its server; return the error to go on with."""
+    from psycopg import OperationalError
+
     with suppress(OSError):
-        cut_off(pgconn.socket)
-    pgconn.finish()
-    _note_silence(getattr(connection, "where", "the database"), server, seconds)
-    return OperationalError(f"The server {server} gave no answer for {seconds:g} s, so its connection was thrown away")
+        cut_off(connection.pgconn.socket)
+    connection.pgconn.finish()
+    return OperationalError(f"{why}, so the connection was thrown away")
 
 
 _logged: dict[str, float] = {}
+_silent_since: dict[str, float] = {}
+"""Since when the server behind a URL was silent that was given up last."""
 
 
 def _note_silence(where: str, server: str, seconds: float) -> None:
@@ -224,7 +247,7 @@ def _note_silence(where: str, server: str, seconds: float) -> None:
         return
     _logged[where] = now
     _log.warning(
-        "%s gave no answer for %g s (server %s): it hangs, or was cut off. Its connections are thrown away; what "
+        "%s gave no answer for %.0f s (server %s): it hangs, or was cut off. Its connections are thrown away; what "
         "waited goes on with new ones as soon as a server answers there",
         where,
         seconds,

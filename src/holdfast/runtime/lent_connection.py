@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, CursorResult, Engine
 from sqlalchemy.schema import ExecutableDDLElement
 
 from ..core.errors import HandlerError
-from ..database.deadlines import Deadline
+from ..database.deadlines import ANSWER_SECONDS, Deadline
 from ..database.drivers import let_take_turns
 from .driver_state import is_closed, is_idle
 
@@ -86,7 +86,7 @@ class LentConnection(Connection):
     def begin_ours(self) -> None:
         """Open it for statements of Holdfast's own, which the server has to answer within seconds."""
         self._deadline = Deadline(self)
-        self._deadline.set()
+        self._deadline.set(ANSWER_SECONDS)
 
     def lend(self) -> None:
         """Let the handler use it, on this thread, and wait for its statements as long as they take."""
@@ -111,7 +111,7 @@ class LentConnection(Connection):
         self._execution_options = self._options
         self._phase, self._thread = Phase.SETTLING, threading.get_ident()
         if self._deadline is not None:
-            self._deadline.set()
+            self._deadline.set(ANSWER_SECONDS)
 
     def forget(self) -> None:
         """Let nobody use it any more."""
