@@ -15,13 +15,13 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection, Engine, ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
 
 from ..core.clock import SystemClock
@@ -39,6 +39,7 @@ LONG_SECONDS = 60.0
 """How long a statement of ours is waited for whose work the user's tables decide: a trigger reading its source."""
 _CONNECT_SECONDS = 10
 _SECONDS_PER_HOST = 3
+_TIMED_OUT = "(timed out)"  # in PyMySQL's error
 _LOOK_SECONDS = 0.1  # psycopg's own
 _OPTION = "holdfast_answer_seconds"
 _USUAL = "holdfast_usual_seconds"
@@ -83,6 +84,8 @@ def keep_deadlines(engine: Engine) -> Engine:
         event.listen(engine, "connect", functools.partial(_note_usual, _ATTRIBUTES[engine.driver]))
         event.listen(engine, "checkin", _as_usual)
         event.listen(engine, "checkout", functools.partial(_leave_silent, safe_url(engine.url)))
+    if engine.driver == "pymysql":
+        event.listen(engine, "handle_error", functools.partial(_note_timeout, safe_url(engine.url)))
     return engine
 
 
@@ -143,6 +146,16 @@ def _as_usual(dbapi_connection: Any, record: Any) -> None:
             setattr(dbapi_connection, name, value)
 
 
+# PyMySQL keeps them itself
+
+
+def _note_timeout(where: str, failure: ExceptionContext) -> None:
+    connection = failure.connection
+    if _TIMED_OUT in str(failure.original_exception) and connection is not None and not connection.closed:
+        seconds: float = driver_of(connection)._read_timeout or 0.0
+        _note_silence(where, _clock.monotonic() - seconds)
+
+
 # psycopg
 
 
@@ -153,13 +166,18 @@ def _lift(usual: float | None, dbapi_connection: Any, _record: object) -> None:
 def _connect(
     where: str, _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
 ) -> psycopg.Connection[Any]:
-    """Make a connection that keeps deadlines. Of several hosts, one that hangs costs a few seconds."""
-    if "PGCONNECT_TIMEOUT" not in os.environ:
-        has_others = "," in str(options.get("host", ""))
-        options.setdefault("connect_timeout", _SECONDS_PER_HOST if has_others else _CONNECT_SECONDS)
+    """Make a connection that keeps deadlines."""
+    options["connect_timeout"] = connect_seconds(options)
     connection: psycopg.Connection[Any] = _patient_kind().connect(*arguments, **options)
     connection.__dict__["where"] = where
     return connection
+
+
+def connect_seconds(options: Mapping[str, object]) -> str:
+    """Return how long each host of a URL may take to let somebody in; one that hangs keeps nobody from the next."""
+    has_others = "," in str(options.get("host", ""))
+    usual = os.environ.get("PGCONNECT_TIMEOUT", _SECONDS_PER_HOST if has_others else _CONNECT_SECONDS)
+    return str(options.get("connect_timeout", usual))
 
 
 @functools.cache
@@ -219,9 +237,7 @@ def _given_up(connection: psycopg.Connection[Any], silent_since: float) -> Excep
     seconds = _clock.monotonic() - silent_since
     pgconn: Any = connection.pgconn
     server = f"{pgconn.host.decode()}:{pgconn.port.decode()}"
-    where: str = getattr(connection, "where", "the database")
-    _silent_since[where] = silent_since
-    _note_silence(where, server, seconds)
+    _note_silence(getattr(connection, "where", server), silent_since, f" (server {server})")
     return _dropped(connection, f"The server {server} gave no answer for {seconds:.0f} s")
 
 
@@ -240,16 +256,17 @@ _silent_since: dict[str, float] = {}
 """Since when the server behind a URL was silent that was given up last."""
 
 
-def _note_silence(where: str, server: str, seconds: float) -> None:
-    """Log it once, though many statements may have waited."""
+def _note_silence(where: str, silent_since: float, server: str = "") -> None:
+    """Let every pool leave what is older; log it once, though many statements may have waited."""
+    _silent_since[where] = silent_since
     now = _clock.monotonic()
     if now - _logged.get(where, -_LOGGED_AGAIN_SECONDS) < _LOGGED_AGAIN_SECONDS:
         return
     _logged[where] = now
     _log.warning(
-        "%s gave no answer for %.0f s (server %s): it hangs, or was cut off. Its connections are thrown away; what "
+        "%s gave no answer for %.0f s%s: it hangs, or was cut off. Its connections are thrown away; what "
         "waited goes on with new ones as soon as a server answers there",
         where,
-        seconds,
+        now - silent_since,
         server,
     )

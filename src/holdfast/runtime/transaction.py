@@ -295,7 +295,7 @@ class HandlerTransaction:
 
         Not while it is being settled: that ends within its deadlines, and is fenced.
         """
-        if self._connection is None or self._has_ended or self._is_settling:
+        if self._connection is None or self._has_ended or self._is_settling or self._is_lost:
             return
         self._is_lost = True
         _log.warning("The lease of %s was lost while its handler ran: its connection is cut", self._title)
