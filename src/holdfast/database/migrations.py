@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from ..core.clock import SystemClock
 from ..core.config import safe_url
 from ..core.errors import ConfigurationError, DbError, WriteError
-from .deadlines import set_deadline
+from .deadlines import limited, set_deadline
 from .errors import PASSING, Kind, classified, connection_error
 from .key_collation import KEY_TABLE
 from .pools import writing
@@ -163,7 +163,7 @@ def _forget_after(connection: Connection, to: int) -> list[str]:
 
 def _applied(engine: Engine) -> list[_Applied]:
     try:
-        with engine.connect() as connection:
+        with limited(engine.connect()) as connection:
             return _rows(connection)
     except DBAPIError as error:
         raise _as_ours(engine, error, "read") from error
