@@ -57,7 +57,7 @@ def _sql(url: str) -> Iterator[DocumentStore]:
 class HandClock(SteppedClock):
     """A clock that only ``advance`` moves: who waits on it sleeps until enough was stepped. Short pauses are none.
 
-    A wait counts from the time that its thread saw last, so nobody oversleeps who was about to wait while it was stepped.
+    A wait counts from the time that its thread saw last: who was about to wait while it was stepped oversleeps nothing.
     """
 
     def __init__(self) -> None:
