@@ -18,6 +18,7 @@ from .core.identity import application_identity
 from .core.moments_ahead import MomentsAhead
 from .core.names import checked_name, default_app_name
 from .core.telemetry import MetricsCollector
+from .database.deadlines import answering
 from .database.pools import EngineProvider, always_autocommit
 from .database.statements import family
 from .lease.documents import DocumentStore
@@ -131,7 +132,7 @@ class Resources:
     def _state_engine(self) -> Engine:
         """Heartbeats have a pool of their own, so that handlers that use up theirs cannot lose a lease."""
         own_pool = replace(self.config, pool_size=_STATE_POOL_SIZE, pool_recycle=_STATE_POOL_RECYCLE_SECONDS)
-        return self.provider.get_engine(always_autocommit(own_pool))
+        return self.provider.get_engine(answering(always_autocommit(own_pool)))
 
     def engine_leases(self) -> StateStore:
         """Return the leases of singletons and timers, apart from those of triggers."""

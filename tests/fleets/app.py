@@ -95,10 +95,30 @@ class Fleet:
     def accept(self, n: int) -> None:
         """Write one number down for everybody, or for nobody."""
         with self.hf.database.begin() as connection:
+            self._limit(connection)
             connection.execute(_ORDER, {"n": n})
             self.job.enqueue(connection=connection, n=n)
             self.hf.outbox.append(connection, "Placed", {"n": n})
             self.engine.send({"n": n}, connection=connection)
+
+    def _limit(self, connection: Connection) -> None:
+        """Wait for a server that hangs no longer than asked: what an application says itself has no other limit."""
+        if seconds := os.environ.get("FLEET_PATIENCE"):
+            from holdfast.database.deadlines import set_deadline
+
+            set_deadline(connection, float(seconds))
+
+
+def _wait_at_most(seconds: float) -> None:
+    """Give servers up sooner, so that a test is short; 0 plants the bug that nobody gives one up."""
+    from holdfast.database import deadlines
+
+    really = deadlines._within
+
+    def within(steps: Any, limit: float, connection: Any) -> Any:
+        return really(steps, min(limit, seconds), connection) if seconds else steps
+
+    setattr(deadlines, "_within", within)  # noqa: B010 - mypy would refuse the assignment
 
 
 def _files(folder: str) -> Any:
@@ -158,6 +178,8 @@ MODES: dict[str, Callable[[Fleet], None]] = {"work": work, "feed": feed, "migrat
 def main() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.Formatter.converter = time.gmtime
+    if "FLEET_DEADLINE" in os.environ and sys.argv[1] == "work":
+        _wait_at_most(float(os.environ["FLEET_DEADLINE"]))
     MODES[sys.argv[1]](Fleet())
 
 

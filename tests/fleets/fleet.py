@@ -20,9 +20,16 @@ SETTLING_SECONDS = 120.0
 class Fleet:
     """Processes on one database. ``code`` is where the release lies that they run; this one when left out."""
 
-    def __init__(self, url: str, *, state: Path | None = None, lease_seconds: float = 10) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        state: Path | None = None,
+        lease_seconds: float = 10,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = url
-        self._environment = {"FLEET_URL": url, "FLEET_LEASE": str(lease_seconds)}
+        self._environment = {"FLEET_URL": url, "FLEET_LEASE": str(lease_seconds), **(environment or {})}
         if state is not None:
             self._environment["FLEET_STATE"] = str(state)
         self.engine = create_engine(url, pool_pre_ping=True)

@@ -11,6 +11,7 @@ import typer
 from typer.main import get_command
 
 from .._version import __version__
+from ..core.patience import unhurried
 from ..core.redaction import shown
 from .commands import Commands
 from .exits import EXIT_CODES_HELP, exit_code_of, sentence_of
@@ -53,7 +54,8 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Whatever goes wrong is one sentence on stderr."""
     try:
-        result = get_command(app).main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+        with unhurried():  # workers are on threads of their own
+            result = get_command(app).main(args=list(arguments), prog_name="holdfast", standalone_mode=False)
     except typer.Abort:
         print_error("Interrupted; nothing was changed.")
         return exit_code_of(KeyboardInterrupt())

@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from ..core.clock import SystemClock
 from ..core.config import safe_url
 from ..core.errors import ConfigurationError, DbError, WriteError
+from .deadlines import limited, set_deadline
 from .errors import PASSING, Kind, classified, code_of, connection_error, may_be_tried_again
 from .key_collation import KEY_TABLE
 from .pools import writing
@@ -166,7 +167,7 @@ def _forget_after(connection: Connection, to: int) -> list[str]:
 
 def _applied(engine: Engine) -> list[_Applied]:
     try:
-        with engine.connect() as connection:
+        with limited(engine.connect()) as connection:
             return _rows(connection)
     except DBAPIError as error:
         raise _as_ours(engine, error, "read") from error
@@ -193,9 +194,11 @@ def _changed(engine: Engine, change: Callable[[Connection], list[str]]) -> list[
     """Do ``change`` in a transaction of which there is one at a time, again where workers were in the way."""
 
     def once() -> list[str]:
-        with writing(engine) as connection, _locked_session(connection), connection.begin():
-            _lock_transaction(connection)
-            return change(connection)
+        with writing(engine) as connection:
+            set_deadline(connection, None)
+            with _locked_session(connection), connection.begin():
+                _lock_transaction(connection)
+                return change(connection)
 
     def is_passing(error: Exception) -> bool:
         return may_be_tried_again(error) or (code_of(getattr(error, "orig", None)) in _OVERTAKEN and _has_nodes(engine))

@@ -21,6 +21,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from ..core.config import DbConfig, ResolvedDbConfig, parse_url, safe_url
 from ..core.errors import ConfigurationError, MissingDependencyError
 from ..core.private_files import create_private
+from .deadlines import keep_deadlines, limited
 from .drivers import driver_of
 from .ended_sessions import replace_read_only_sessions
 from .forks import begin_anew_after_forks
@@ -81,7 +82,7 @@ class EngineProvider:
             event.listen(engine, "do_connect", _create_sqlite_file)
         if engine.driver == "psycopg":
             event.listen(engine, "connect", _refuse_bytes_for_text, insert=True)  # before SQLAlchemy reads the version
-        return begin_anew_after_forks(replace_read_only_sessions(engine))
+        return begin_anew_after_forks(replace_read_only_sessions(keep_deadlines(engine)))
 
     def dispose_all(self) -> None:
         """Close every pooled connection and forget the engines."""
@@ -250,11 +251,11 @@ _Answer = TypeVar("_Answer")
 
 
 def autocommit(engine: Engine) -> Connection:
-    """Return a connection on which every statement is its own transaction: one round trip each."""
+    """Return a connection on which every statement is its own transaction, for ours: one round trip each."""
     if engine.dialect.name == "sqlite":
         return engine.connect().execution_options(holdfast_begin="none")
     if engine.get_execution_options().get(_ALWAYS_AUTOCOMMIT):
-        return engine.connect()
+        return limited(engine.connect())
     try:
         return _autocommitting(engine)
     except engine.dialect.loaded_dbapi.Error:  # a pooled connection was dead; nothing was sent on it
@@ -326,7 +327,7 @@ def always_autocommit(config: DbConfig) -> DbConfig:
 def _autocommitting(engine: Engine) -> Connection:
     connection = engine.connect()
     try:
-        return connection.execution_options(isolation_level="AUTOCOMMIT")
+        return limited(connection).execution_options(isolation_level="AUTOCOMMIT")
     except Exception:
         connection.invalidate()
         connection.close()

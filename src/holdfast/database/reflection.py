@@ -13,6 +13,7 @@ from sqlalchemy.exc import NoSuchTableError, SAWarning
 from sqlalchemy.types import NullType, TypeEngine, UserDefinedType
 
 from ..core.errors import DbError
+from .deadlines import limited
 from .faithful_types import MariaDbJson, MariaDbYear
 from .sqlite_types import DeclaredType
 
@@ -139,7 +140,7 @@ def _name_unknown_types(engine: Engine, table: Table) -> None:
     if not unknown:
         return
     relation = engine.dialect.identifier_preparer.format_table(table)
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         names = {row[0]: row[1] for row in connection.execute(_POSTGRES_TYPE_NAMES, {"relation": relation})}
     for column in unknown:
         column.type = NamedType(names[column.name])
@@ -164,7 +165,7 @@ def _name_declared_types(engine: Engine, table: Table) -> None:
     guessed = [column for column in table.columns if isinstance(column.type, (NUMERIC, INTEGER))]
     if not guessed:
         return
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         rows = connection.execute(_SQLITE_TYPE_NAMES, {"table": table.name, "schema": table.schema})
         declared = {row[0]: row[1] for row in rows}
     for column in guessed:
@@ -192,7 +193,7 @@ def _find_json(engine: Engine, table: Table) -> None:
     texts = {column.name: column for column in table.columns if isinstance(column.type, mysql.LONGTEXT)}
     if not texts:
         return
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         names = connection.execute(_MARIADB_JSON, {"table": table.name, "schema": table.schema}).scalars().all()
     for name in names:
         if name in texts:

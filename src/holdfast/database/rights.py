@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ..core.config import safe_url
 from ..core.errors import ConfigurationError
+from .deadlines import limited
 from .errors import Kind, connection_error, kind_of
 from .row_security import Rights, answered, narrowed, opening, role_of
 
@@ -69,7 +70,7 @@ def require_rights(engine: Engine, wanted: Rights) -> None:
     if not wanted or engine.dialect.name not in ask:
         return
     try:
-        with engine.connect() as connection:
+        with limited(engine.connect()) as connection:
             if missing := ask[engine.dialect.name](connection, wanted):
                 raise _refusal(connection, missing)
             require_all_rows(connection, wanted)

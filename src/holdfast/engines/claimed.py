@@ -190,6 +190,8 @@ class ClaimedDelivery:
     def mark_lost(self) -> None:
         """Stop the execution; the message is given back if it is still ours."""
         self._running.lose(is_certain=False)
+        if self._running.transaction is not None:
+            self._running.transaction.lose()
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[None]:

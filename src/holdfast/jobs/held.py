@@ -119,6 +119,8 @@ class HeldJobs:
     def _lose(self, running: Running, *, is_certain: bool) -> None:
         self._telemetry.lost(running)
         running.lose(is_certain=is_certain)
+        if running.transaction is not None:
+            running.transaction.lose()
 
     def _pass_on_cancel(self, running: Running, reason: str | None) -> None:
         if reason is not None and running.cancel_reason is None:

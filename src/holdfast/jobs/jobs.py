@@ -15,6 +15,7 @@ from ..core.config import DbConfig
 from ..core.errors import ConfigurationError
 from ..core.keywords import options_of, picked, require_known, takes
 from ..core.telemetry import MetricsCollector
+from ..database.deadlines import answering
 from ..database.pools import EngineProvider
 from ..records.history import History, HistoryStatus
 from ..runtime.housekeeping import Chore, pruning
@@ -36,7 +37,7 @@ from .settings import (
 )
 from .store import job_store
 from .stores.base import SqlJobStore
-from .stores.sessions import noticing_silence, prepare_engine
+from .stores.sessions import prepare_engine
 from .worker import JobWorker
 from .wrong_clock import QueueMoments
 
@@ -116,7 +117,7 @@ class Jobs:
 
     def _made(self, pool_size: int, recycle_seconds: int) -> SqlJobStore:
         own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
-        engine = prepare_engine(self._provider.get_engine(noticing_silence(own_pool)))
+        engine = prepare_engine(self._provider.get_engine(answering(own_pool)))
         return job_store(engine, application=self._application)
 
     @takes(AttemptSettings, LimitSettings, name=None, max_payload_bytes=MAX_PAYLOAD_BYTES)

@@ -210,6 +210,7 @@ class Execution:
                 check=lambda connection: self._store.hold_on(connection, self.worker, running.claim),
                 protect=partial(self._protect, running),
                 is_held=lambda: not running.is_lost,
+                title=f"job {running.job.id} ('{running.handler.operation}')",
                 places=self._places,
             )
         return running.transaction

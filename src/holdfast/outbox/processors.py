@@ -18,6 +18,7 @@ from ..core.former_names import warn_of_former
 from ..core.keywords import require_known, takes
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
+from ..database.deadlines import answering
 from ..database.pools import EngineProvider, use_wal
 from ..database.rights import FOR_PROCESSORS, require_rights
 from ..database.row_security import Rights
@@ -220,7 +221,7 @@ class Processors:
 
     def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
         own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
-        engine = self._provider.get_engine(own_pool)
+        engine = self._provider.get_engine(answering(own_pool))
         if engine.dialect.name not in _DIALECTS:
             raise ConfigurationError(
                 f"Processors are not there for {engine.dialect.name}. Use PostgreSQL, MariaDB, MySQL or SQLite."

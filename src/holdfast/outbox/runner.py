@@ -499,6 +499,8 @@ class PartitionRunner:
             check=check,
             protect=lease.protect,
             is_held=lambda: not lease.lost.is_set(),
+            when_lost=lease.when_lost,
+            title=self.title,
         )
         try:
             _ = transaction.connection

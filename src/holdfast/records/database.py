@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..core.errors import Ambiguous, ConfigurationError, DbConnectionError, DbError, QueryError, Unavailable, WriteError
+from ..database.deadlines import limited
 from ..database.errors import Answer, Failure, Kind, connection_error, translating
 from ..database.pools import writing
 
@@ -27,7 +28,7 @@ def reading(engine: Engine, connection: Connection | None = None) -> Iterator[Co
         if connection is not None:
             yield connection
             return
-        with engine.connect() as own_connection:
+        with limited(engine.connect()) as own_connection:
             yield own_connection
 
 
@@ -42,7 +43,7 @@ def changing(engine: Engine) -> Iterator[Connection]:
         Ambiguous: the connection broke; the change may or may not have landed.
         WriteError: the database does not take the change; nothing was written.
     """
-    with translated(engine, writes=True), writing(engine) as connection:
+    with translated(engine, writes=True), limited(writing(engine)) as connection:
         if engine.dialect.name in ("mysql", "mariadb"):  # locks the rows that are found, and no gaps between them
             connection.execution_options(isolation_level="READ COMMITTED")
         with connection.begin():

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ..core.clock import Clock
 from ..core.errors import DbError
+from ..core.patience import unhurried
 
 _log = logging.getLogger("holdfast.worker")
 _AFTER_ERROR_SECONDS = 5.0
@@ -86,7 +88,8 @@ class Housekeeping:
     def _done(self, chore: Chore) -> float:
         """Do a chore; return in how many seconds it is due again."""
         try:
-            seconds = chore.task()
+            with unhurried() if chore.may_take_long else nullcontext():
+                seconds = chore.task()
         except DbError as error:
             _log.warning("%s did not work and is tried again: %s", chore.title.capitalize(), error)
             return min(_AFTER_ERROR_SECONDS, chore.seconds)

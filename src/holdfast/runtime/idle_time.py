@@ -18,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from ..core.clock import SystemClock
+from ..database.deadlines import ANSWER_SECONDS, say_briefly
 from ..database.drivers import turns_of
 from .lent_connection import LentConnection
 
@@ -198,7 +199,7 @@ def _say_on_psycopg(connection: LentConnection) -> None:
     if driver.lock.acquire(blocking=False):  # held: a statement is on its way, and the server counts nothing
         try:
             if driver.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                driver.pgconn.exec_(b"SELECT 1")
+                say_briefly(driver, b"SELECT 1")
         finally:
             driver.lock.release()
 
@@ -208,10 +209,19 @@ def _say_on_pymysql(driver: Any) -> None:
     if turns is None or turns.acquire(blocking=False):
         try:
             if not getattr(driver._result, "unbuffered_active", False):
-                driver.ping(reconnect=False)
+                _ping(driver)
         finally:
             if turns is not None:
                 turns.release()
+
+
+def _ping(driver: Any) -> None:
+    before = driver._read_timeout
+    driver._read_timeout = before or ANSWER_SECONDS
+    try:
+        driver.ping(reconnect=False)
+    finally:
+        driver._read_timeout = before
 
 
 pulse = Pulse()

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from ..core.clock import Clock, SystemClock
 from ..core.errors import ConfigurationError, DbError, LostLeaseError, RegistryLocked
+from ..core.patience import until_lost
 
 _PATIENCE_SECONDS = 0.25
 _LEAST_LOOK_SECONDS = 0.05
@@ -137,7 +138,8 @@ class Kept:
     def _beat(self) -> bool:
         """Extend it; return whether that succeeded. What must happen with each beat is called here."""
         try:
-            self.held.heartbeat(wait_seconds=max(0.0, self.held.seconds_left()))
+            with until_lost(self.held.lost):
+                self.held.heartbeat(wait_seconds=max(0.0, self.held.seconds_left()))
         except (LostLeaseError, RegistryLocked):
             self._lose()
         except DbError as error:

@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection, CursorResult, Engine
 from sqlalchemy.schema import ExecutableDDLElement
 
 from ..core.errors import HandlerError
+from ..database.deadlines import ANSWER_SECONDS, Deadline
 from ..database.drivers import let_take_turns
 from ..database.errors import may_undo_transaction, undoes_transaction
 from .driver_state import is_closed, is_idle
@@ -79,9 +80,17 @@ class LentConnection(Connection):
         self._lent: Any = None
         self._options = self._execution_options
         self._has_begun = False
+        self._deadline: Deadline | None = None
+
+    def begin_ours(self) -> None:
+        """Open it for statements of Holdfast's own, which the server has to answer within seconds."""
+        self._deadline = Deadline(self)
+        self._deadline.set(ANSWER_SECONDS)
 
     def lend(self) -> None:
-        """Let the handler use it, on this thread."""
+        """Let the handler use it, on this thread, and wait for its statements as long as they take."""
+        if self._deadline is not None:
+            self._deadline.lift()
         self._lent, self._options = self.driver, self._execution_options
         self._has_begun = not is_idle(self.dialect.driver, self._lent)
         self._phase, self._thread = Phase.LENT, threading.get_ident()
@@ -100,6 +109,8 @@ class LentConnection(Connection):
         """Let only this thread use it, as it was: what the handler left behind is refused from now on."""
         self._execution_options = self._options
         self._phase, self._thread = Phase.SETTLING, threading.get_ident()
+        if self._deadline is not None:
+            self._deadline.set(ANSWER_SECONDS)
 
     def forget(self) -> None:
         """Let nobody use it any more."""

@@ -1,10 +1,12 @@
 """Wakes what waits in this process when PostgreSQL says that there is something to do: one connection for everyone.
 
-While it cannot listen, everybody's own polling goes on.
+While it cannot listen, everybody's own polling goes on. A server that hangs says nothing, as one does that has nothing
+to say: every few seconds it is asked something that it has to answer.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -16,10 +18,15 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..core.clock import Clock, SystemClock
+from ..core.config import safe_url
+from ..database.deadlines import ANSWER_SECONDS, set_deadline
+from ..database.errors import reason
 
 _LOOK_AROUND_SECONDS = 0.5
 _AFTER_ERROR_SECONDS = 1.0
 _STOP_SECONDS = 5.0
+_ASKED_SECONDS = 5.0
+_log = logging.getLogger("holdfast.runtime")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,6 +51,7 @@ class Listener:
         self._subscriptions: list[Subscription] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_deaf = False
 
     @property
     def is_alive(self) -> bool:
@@ -81,23 +89,47 @@ class Listener:
         while not stop.is_set():
             try:
                 self._listen(engine, stop)
-            except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error):
+            except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+                self._tell_deaf(engine, error)
                 self._clock.wait(stop, _AFTER_ERROR_SECONDS)
 
     def _listen(self, engine: Engine, stop: threading.Event) -> None:
         connection = engine.connect()
         driver: Any = connection.connection.driver_connection
+        set_deadline(connection, ANSWER_SECONDS)
         connection.detach()
         known: list[Subscription] = []
         try:
             driver.autocommit = True
+            asked_at = self._clock.monotonic()
             while not stop.is_set():
                 known = self._listening_for_all(driver, known)
+                self._tell_hearing(engine)
+                if self._clock.monotonic() - asked_at >= _ASKED_SECONDS:
+                    driver.execute("SELECT 1")
+                    asked_at = self._clock.monotonic()
                 for note in driver.notifies(timeout=_LOOK_AROUND_SECONDS, stop_after=1):
                     self._notify(note.channel, note.payload)
         finally:
             with suppress(SQLAlchemyError):
+                if driver.closed:
+                    connection.invalidate()
                 connection.close()
+
+    def _tell_deaf(self, engine: Engine, error: Exception) -> None:
+        """Log it once: until it listens again, work begins when it is next looked for."""
+        if not self._is_deaf:
+            self._is_deaf = True
+            _log.warning(
+                "Nobody is woken by %s, and everything waits for its own polling until it listens again: %s",
+                safe_url(engine.url),
+                reason(error),
+            )
+
+    def _tell_hearing(self, engine: Engine) -> None:
+        if self._is_deaf:
+            self._is_deaf = False
+            _log.warning("Wake-ups from %s are heard again", safe_url(engine.url))
 
     def _listening_for_all(self, driver: Any, known: list[Subscription]) -> list[Subscription]:
         """Listen on channels that are new, and tell who is new that something may have come before."""

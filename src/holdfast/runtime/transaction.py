@@ -40,6 +40,7 @@ from ..core.errors import (
     UndoneError,
 )
 from ..database.connection_slots import Slots
+from ..database.deadlines import ANSWER_SECONDS, set_deadline
 from ..database.drivers import beginning, say_at_once
 from ..database.error_text import public_error_text
 from ..database.errors import is_the_clients, reason, spoils_transaction
@@ -68,7 +69,12 @@ UNUSABLE = (
     "in the handler what it changed of its session, such as the role or the search_path"
 )
 GONE = "The connection of context.transaction broke, so nothing was kept."
+LOST = "Its lease was lost, so the connection of context.transaction was cut, and nothing was kept."
 PASSED = "The database could not do what context.transaction asked of it, so nothing was kept"
+
+
+def _nothing() -> None:
+    """Take nothing back."""
 
 
 class Verdict(Enum):
@@ -97,6 +103,8 @@ class HandlerTransaction:
         protect: called with True once a SQLite transaction holds the write lock, with False when it has ended: no
             heartbeat can be written in between, nor can anyone else take the lease.
         is_held: returns whether the lease is believed to be ours.
+        when_lost: calls a function once that lease is lost, and returns what takes that back.
+        title: whose it is, as people call it.
         places: what to wait for before it is opened; None to open it at once.
     """
 
@@ -108,6 +116,8 @@ class HandlerTransaction:
         check: Check | None = None,
         protect: Callable[[bool], None] = lambda is_locked: None,
         is_held: Callable[[], bool] = lambda: True,
+        when_lost: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
+        title: str = "a handler",
         places: Slots | None = None,
     ) -> None:
         self._engine = engine
@@ -128,7 +138,11 @@ class HandlerTransaction:
         """Those of an ``async def`` handler."""
         self._has_ended = False
         self._is_broken = False
+        self._is_settling = False
+        self._is_lost = False
+        self._title = title
         self._not_opened: BaseException | None = None
+        self._forget_lease = _nothing if when_lost is None else when_lost(self.lose)
 
     # The handler's side
 
@@ -195,6 +209,7 @@ class HandlerTransaction:
             Ambiguous: the COMMIT was not answered; both were kept or neither was.
         """
         self._require_awaited()
+        self._is_settling = True
         with self._in_use:
             connection = self._taken_back()
             self._require_whole(connection)
@@ -261,8 +276,15 @@ class HandlerTransaction:
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether the connection broke, by itself or by the server."""
-        return self._proved is Verdict.GONE or (self._connection is not None and self._connection.invalidated)
+        """Return whether the connection broke, or was cut because the lease was lost."""
+        if self._is_lost or self._proved is Verdict.GONE:
+            return True
+        return self._connection is not None and self._connection.invalidated
+
+    @property
+    def gone(self) -> str:
+        """Return what people are told of a connection that is cut off."""
+        return LOST if self._is_lost else GONE
 
     @property
     def is_held(self) -> bool:
@@ -289,6 +311,20 @@ class HandlerTransaction:
                 self._protect(False)
             self._give_place_back()
 
+    def lose(self) -> None:
+        """Cut it, on a thread of its own, because its lease was lost: another process may have the work by now.
+
+        Not while it is being settled: that ends within its deadlines, and is fenced.
+        """
+        if self._connection is None or self._has_ended or self._is_settling or self._is_lost:
+            return
+        self._is_lost = True
+        _log.warning("The lease of %s was lost while its handler ran: its connection is cut", self._title)
+        try:
+            threading.Thread(target=self.cut, name="holdfast-cut", daemon=True).start()
+        except RuntimeError:  # the machine gives no thread: who tells of the loss must not wait
+            _log.warning("No thread can be had to cut it: what it writes is refused when it ends")
+
     def abandon(self) -> bool:
         """Cut it off under a handler that is left to itself; return whether the handler had ended it before.
 
@@ -305,6 +341,8 @@ class HandlerTransaction:
         off, and whichever thread has it last lets go of it. A connection is never closed under a statement.
         """
         self._has_ended = True
+        forget, self._forget_lease = self._forget_lease, _nothing
+        forget()
         if self._thread is not None:
             self._thread.shutdown(wait=False)
         if self._is_at_rest():
@@ -344,6 +382,7 @@ class HandlerTransaction:
         connection = writing(self._engine, LentConnection)
         connection.in_use = self._in_use
         try:
+            connection.begin_ours()
             self._transaction = connection.begin()
             self._say_first(connection)
             if self._check is not None:
@@ -371,7 +410,7 @@ class HandlerTransaction:
     def _taken_back(self) -> LentConnection:
         """Take the connection back from the handler: what it left behind cannot slip in any more."""
         if self._connection is None:
-            raise HandlerError(OVER)
+            raise UndoneError(LOST) if self._is_lost else HandlerError(OVER)
         self._connection.take_back()
         return self._connection
 
@@ -391,6 +430,7 @@ class HandlerTransaction:
             return None
         try:
             with autocommit(self._engine) as connection:
+                set_deadline(connection, ANSWER_SECONDS)
                 fate = connection.exec_driver_sql(_FATE, {"id": self._transaction_id}).scalar()
         except Exception:
             _log.debug("What became of a broken transaction could not be asked for", exc_info=True)
@@ -404,7 +444,7 @@ class HandlerTransaction:
             case Verdict.UNDONE:
                 raise HandlerError(UNDONE)
             case Verdict.GONE:
-                raise UndoneError(GONE)
+                raise UndoneError(self.gone)
         if connection.refusal is not None:
             raise HandlerError(connection.refusal)
 
@@ -469,7 +509,7 @@ def outranking(
     if transaction.was_ended():
         found = TransactionEndedError(f"{ENDED}. Then it raised {public_error_text(error)}")
     elif transaction.is_cut_off:
-        found = UndoneError(f"{GONE} It happened in the handler: {public_error_text(error)}")
+        found = UndoneError(f"{transaction.gone} It happened in the handler: {public_error_text(error)}")
     elif (passing := passing_of(error, transaction.has_met)) is not None:
         found = UndoneError(f"{PASSED}: {reason(passing)}.")
     else:

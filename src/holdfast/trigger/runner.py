@@ -31,6 +31,7 @@ from ..core.events import RowChange
 from ..core.keywords import picked, require_known, takes
 from ..core.names import checked_name
 from ..core.normalizer import EventNormalizer, normalize
+from ..core.patience import until_lost
 from ..core.renewed import Recurring
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
@@ -218,7 +219,8 @@ class PollRunner:
 
     def _process(self, trace: BatchTrace, lease: HeldLease) -> BatchOutcome:
         with self._telemetry.batch(trace, lease.now):
-            with self._telemetry.step(trace, "fetch", FetchError, f"Changes of '{self._name}' could not be read"):
+            failed = f"Changes of '{self._name}' could not be read"
+            with self._telemetry.step(trace, "fetch", FetchError, failed), until_lost(lease.lost):
                 found = self._watch.read(lease, lambda: self._source.fetch_changes(lease.checkpoint, self._batch_size))
             trace.checkpoint_before = lease.checkpoint
             self._telemetry.found(found, trace, lease.now())
@@ -348,6 +350,8 @@ class PollRunner:
             check=lease.check_on,
             protect=lease.protect,
             is_held=lambda: not lease.lost.is_set(),
+            when_lost=lease.when_lost,
+            title=self.title,
         )
 
     def _stop_for(self, reason: str, lease: HeldLease) -> None:
@@ -397,11 +401,12 @@ class PollRunner:
                 self._invoker.invoke(events, context, lease)
             except BaseException as error:  # one of ours too: a handler writes through DbOut, or has its own lease
                 instead = outranking(transaction, error)
+                if not isinstance(instead, TransactionEndedError):
+                    self._require_held(lease)
                 if instead is not None:
                     raise instead from error
                 if not isinstance(error, Exception) or isinstance(error, EventLoopUnavailable):
                     raise
-                self._require_held(lease)
                 raise HandlerError(f"{message}: {error_text(error)}") from error
         self._require_held(lease, transaction)
 

@@ -9,6 +9,7 @@ from sqlalchemy import Select, Table
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...database.deadlines import limited
 from ...database.errors import Kind, kind_of, reason
 from ...database.row_security import narrowed, opening, role_of
 
@@ -25,7 +26,7 @@ def hidden_rows(
     """
     if engine.dialect.name != "postgresql":
         return None
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         return _of_table(connection, table) if table is not None else _of_query(connection, name, probe, parameters)
 
 

@@ -29,6 +29,7 @@ from sqlalchemy.types import (
 )
 
 from ...core.errors import SourceConfigurationError
+from ...database.deadlines import limited
 from ...database.errors import connection_error
 from ...database.reflection import accept_unknown_types, missing_table_message, qualified
 from .cursor_trigger import expressions
@@ -243,7 +244,7 @@ def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
     )
     if is_view(found, table):
         return known if known.generated_id else replace(known, is_of_view=True)
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         known = replace(known, part_apart=_part_apart(connection, table, known))
         return known if known.generated_id else _with_keeper(connection, found, table, known)
 
@@ -262,7 +263,7 @@ def nullable_columns(engine: Engine, table: Table, names: Sequence[str]) -> list
     """Return which of the columns can hold NULL: on SQLite those of a primary key, too, unless it numbers the rows."""
     keys_can = False
     if engine.dialect.name == "sqlite" and any(table.c[name].primary_key for name in names):
-        with engine.connect() as connection:
+        with limited(engine.connect()) as connection:
             keys_can = bool(connection.execute(_KEY_INDEX, {"table": table.name, "schema": table.schema}).scalar())
     return [name for name in names if table.c[name].nullable and (keys_can or not table.c[name].primary_key)]
 
@@ -318,7 +319,7 @@ def _is_generated_id(engine: Engine, found: Inspector, table: Table, cursor: str
 def _is_sqlite_autoincrement(engine: Engine, found: Inspector, table: Table, cursor: str) -> bool:
     """Without AUTOINCREMENT SQLite hands a deleted highest id out again, and the new row would be skipped."""
     key = found.get_pk_constraint(table.name, table.schema).get("constrained_columns") or []
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         sql = connection.execute(
             text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name"), {"name": table.name}
         ).scalar()

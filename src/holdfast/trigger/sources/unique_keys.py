@@ -16,6 +16,8 @@ from itertools import groupby
 from sqlalchemy import Table, inspect, text
 from sqlalchemy.engine import Connection, Engine
 
+from ...database.deadlines import limited
+
 # The unique indexes of a table: whether each is complete, partial, compares by another collation than a column that
 # takes different texts for equal, and whether plain tables inherit. Columns: '' for an expression. Expected rows: any.
 _POSTGRES = text(
@@ -76,7 +78,7 @@ def unproved(engine: Engine, table: Table, columns: Sequence[str]) -> str | None
 
 def unique_keys(engine: Engine, table: Table) -> list[UniqueKey]:
     """Return the table's unique keys, the primary key among them."""
-    with engine.connect() as connection:
+    with limited(engine.connect()) as connection:
         match engine.dialect.name:
             case "postgresql":
                 return _on_postgres(connection, table)
