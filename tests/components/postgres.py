@@ -104,18 +104,20 @@ class PostgresServer(Server):
 class Standby(PostgresServer):
     """A copy of a running server that follows it."""
 
-    def __init__(self, primary: PostgresServer) -> None:
+    def __init__(self, primary: PostgresServer, *, port: int | None = None) -> None:
         super().__init__(primary.binaries)
-        self._primary = primary
+        self.primary = primary
+        if port is not None:
+            self.ports = [port]
 
     def promote(self) -> None:
         """Let it take writes from now on, and follow nobody."""
-        self._execute(sql.SQL("SELECT pg_promote()"))
+        self._execute(sql.SQL("SELECT pg_promote(true, 60)"))
 
     def _prepare(self) -> None:
         self._data_directory()
         program = self.binaries / "pg_basebackup"
-        copied_from = f"host={HOST} port={self._primary.port} user=postgres"
+        copied_from = f"host={HOST} port={self.primary.port} user=postgres"
         self._run([str(program), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", "-d", copied_from])
 
 

@@ -15,24 +15,8 @@ from typing import Self
 import psycopg
 
 from tests.components.ports import HOST
-from tests.components.postgres import PostgresServer
+from tests.components.postgres import PostgresServer, Standby
 from tests.components.processes import wait_until
-
-
-class Standby(PostgresServer):
-    """A copy of a running server that follows it."""
-
-    def __init__(self, primary: PostgresServer, *, port: int | None = None) -> None:
-        super().__init__(primary.binaries)
-        self._primary = primary
-        if port is not None:
-            self.ports = [port]
-
-    def _prepare(self) -> None:
-        self._data_directory()
-        program: Path = self.binaries / "pg_basebackup"
-        copied_from = f"host={HOST} port={self._primary.port} user=postgres"
-        self._run([str(program), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", "-d", copied_from])
 
 
 class PostgresPair:

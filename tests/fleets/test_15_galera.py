@@ -281,9 +281,6 @@ def test_15_a_conflict_that_a_statement_meets_is_no_attempt(nodes: Nodes) -> Non
     wait_until(lambda: nodes.rows("SELECT n FROM counters") == [(11,)], "one of each")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the proof of the transaction meets the conflict, and takes it for the handler's"
-)
 def test_15_a_conflict_that_nobody_meets_before_the_end_is_no_attempt(nodes: Nodes) -> None:
     calls = list[int]()
 

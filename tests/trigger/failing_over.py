@@ -18,7 +18,7 @@ from holdfast.core.types import JsonObject
 from holdfast.lease.documents import DocumentStore
 from holdfast.lease.store import StateStore
 from holdfast.trigger.runner import PollRunner
-from tests.components.postgres import PostgresServer
+from tests.components.postgres import PostgresServer, Standby
 from tests.components.processes import wait_until
 
 ORDERS = (
@@ -27,18 +27,8 @@ ORDERS = (
 )
 
 
-class Follower(PostgresServer):
-    """A standby that streams from a primary."""
-
-    def __init__(self, primary: PostgresServer) -> None:
-        super().__init__(primary.binaries)
-        self.primary = primary
-
-    def _prepare(self) -> None:
-        self._data_directory()
-        copied_from = f"host=127.0.0.1 port={self.primary.port} user=postgres"
-        program = str(self.binaries / "pg_basebackup")
-        self._run([program, "-D", str(self.data), "-R", "-X", "stream", "-c", "fast", "-N", "-d", copied_from])
+class Follower(Standby):
+    """A standby whose primary dies with what it has not sent."""
 
     def catch_up(self) -> None:
         """Wait until it has replayed everything that the primary has written."""

@@ -43,7 +43,7 @@ from ..database.connection_slots import Slots
 from ..database.deadlines import ANSWER_SECONDS, set_deadline
 from ..database.drivers import beginning, say_at_once
 from ..database.error_text import public_error_text
-from ..database.errors import is_the_clients, reason, spoils_transaction
+from ..database.errors import Kind, is_the_clients, kind_of, reason, spoils_transaction
 from ..database.pools import autocommit, said, writing
 from ..database.sockets import cut_off
 from .awaited import UnfinishedCalls, forgotten
@@ -84,6 +84,7 @@ class Verdict(Enum):
     UNDONE = "undone by the database: nothing was kept"
     ENDED = "ended by the handler: a part may have been kept"
     GONE = "its connection broke: the server has undone it"
+    OVERTAKEN = "undone by the database for another node's transaction"
 
 
 Check = Callable[[Connection], str | None]
@@ -445,6 +446,8 @@ class HandlerTransaction:
                 raise HandlerError(UNDONE)
             case Verdict.GONE:
                 raise UndoneError(self.gone)
+            case Verdict.OVERTAKEN:
+                raise UndoneError(f"{PASSED}.")
         if connection.refusal is not None:
             raise HandlerError(connection.refusal)
 
@@ -571,6 +574,8 @@ def _unproved(connection: LentConnection, failure: Exception) -> Verdict:
             return Verdict.UNDONE
     if connection.has_ended or connection.has_raw_users:
         return Verdict.ENDED
+    if kind_of(failure) is Kind.CONTENTION:  # Galera: another node was faster, and here its word comes first
+        return Verdict.OVERTAKEN
     if connection.is_undone or (connection.may_be_undone and _undoes_on_timeout(connection)):
         return Verdict.UNDONE
     return Verdict.ENDED
