@@ -445,7 +445,10 @@ def misled_by_key(database: Database, table: str, kind: Kind) -> list[str]:
             "upsert": partial(writer.upsert, data={"id": key, "n": 2}, conflict_columns=["id"]),
             "delete": partial(writer.delete, pk={"id": key}),
         }
-        writer.insert(data={"id": kind.written[at % 2], "n": 0})
+        try:
+            writer.insert(data={"id": kind.written[at % 2], "n": 0})
+        except WriteError:  # SQLite's own: an INTEGER that is the key takes no fractions and no text
+            continue
         wrong += [f"{way} by {key!r}" for way, act in ways.items() if not is_met_or_refused(database, table, act)]
         database.execute(f"DELETE FROM {table}")
     return wrong

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import Table, select, text
+from sqlalchemy import Column, ColumnElement, Table, bindparam, select, text
 from sqlalchemy.engine import Connection, CursorResult, Engine
 from sqlalchemy.exc import DBAPIError
 
@@ -21,7 +21,7 @@ from ..database.pools import EngineProvider, autocommit
 from ..database.psycopg_values import exact_reading
 from ..database.unreadable import Fetched, Rows
 from .base import TableBinding, check_key, require_dict
-from .keys import by_key, with_key_names
+from .keys import fitting_keys
 
 _Result = TypeVar("_Result")
 _Row = dict[str, object]
@@ -65,13 +65,13 @@ class DbReader(TableBinding):
 
         def find(table: Table) -> list[_Row]:
             check_key(table, pk, "Use query().")
-            [key] = with_key_names(table, [pk])
-            statement = select(table).where(*by_key(table))
+            [key] = fitting_keys(table, [pk])
+            statement = select(table).where(*(_is(table.c[name], value) for name, value in key.items()))
             types = [column.type for column in table.c]
 
             def read(connection: Connection) -> list[_Row]:
                 def execute() -> CursorResult[Any]:
-                    return connection.execute(statement, key)
+                    return connection.execute(statement)
 
                 result = execute()
                 found = fetched(result, _at_most(2), types=types, again=execute)
@@ -201,6 +201,11 @@ class DbReader(TableBinding):
                         raise
                     connection.invalidate(error)
         raise QueryError("The query failed: every session has a plan from before a schema change. Run it again.")
+
+
+def _is(column: Column[Any], value: object) -> ColumnElement[bool]:
+    """Return the condition on a key's column, the value taken for one of the column's type, as in updates."""
+    return column.is_(None) if value is None else column == bindparam(None, value, type_=column.type)
 
 
 def _check_params(params: object) -> None:
