@@ -48,6 +48,10 @@ class Kind(Enum):
     OTHER = auto()
 
 
+class NoFreeConnectionError(PoolTimeoutError):
+    """Every connection of a named pool was in use for as long as one waits; the text says whose, and what to do."""
+
+
 TRIED_AGAIN = frozenset({Kind.CONTENTION, Kind.BROKEN})
 """What may well work when it is done again at once, where it is known that nothing of it was kept."""
 
@@ -122,7 +126,7 @@ _MISMATCHED = frozenset({"42883", "42804", "22003", "22P02"})  # an operator or 
 _OUTDATED_PLAN = "cached plan must not change result type"
 _BACKGROUND = re.compile(r" ?\(Background on this error at: [^)]*\)")
 _SENTENCES = {
-    Kind.NO_FREE_CONNECTION: "No free connection to {where}: raise pool_size.",
+    Kind.NO_FREE_CONNECTION: "No free connection to {where}: {why}.",
     Kind.CONTENTION: "{where} was busy: {why}. Nothing was changed; try again.",
     Kind.READ_ONLY: "{where} takes no writes: {why}. Nothing was changed; name the primary, or wait until it is one.",
     Kind.DISK_FULL: "{where} has no room left: {why}. Nothing was changed; make room.",
@@ -257,6 +261,8 @@ def translating(engine: Engine, as_ours: Callable[[Failure], Exception]) -> Iter
 def classified(url: URL, error: Exception) -> Failure:
     """Return what an error of SQLAlchemy's, or of a driver itself, means in a database."""
     kind, why = kind_of(error), reason(error)
+    if kind is Kind.NO_FREE_CONNECTION and not isinstance(error, NoFreeConnectionError):
+        why = "raise pool_size"
     statement = getattr(error, "statement", None)
     is_ours = _OUR_TABLES in why or (kind is Kind.MISSING_COLUMN and _OUR_TABLES in str(statement))
     return Failure(kind, url, why, statement is not None, is_ours, error)

@@ -302,7 +302,9 @@ class ProcessorOperator:
             Conflict: it is not named.
         """
         with changing(self._engine) as connection:
-            self._require_everything(connection, self._checkpoints.of(processor_id), version, first_kept)
+            self._require_everything(
+                connection, self._checkpoints.of(processor_id, connection=connection), version, first_kept
+            )
 
     def _require_everything(
         self, connection: Connection, places: Sequence[Place], version: int, first_kept: Checkpoint | None
@@ -310,7 +312,7 @@ class ProcessorOperator:
         """Refuse the beginning where the first messages are gone, unless the caller names the first one kept."""
         place = next(place for place in places if place.id.version == version)
         reader = self._reader(place)
-        first = reader.first()
+        first = reader.first(connection)
         why = refusal(lock_pruned(connection), first, None if first_kept is None else reader.in_order(first_kept))
         if why is not None:
             step = (
@@ -357,7 +359,7 @@ class ProcessorOperator:
         return True
 
     def _put_back_to_the_beginning(self, connection: Connection, place: Place) -> None:
-        last = self._reader(place).last()
+        last = self._reader(place).last(connection)
         self._checkpoints.change(
             connection,
             is_any_of([place.id]),

@@ -86,10 +86,9 @@ class Listener:
 
     def _listen(self, engine: Engine, stop: threading.Event) -> None:
         connection = engine.connect()
-        driver: Any = connection.connection.driver_connection
-        connection.detach()
         known: list[Subscription] = []
         try:
+            driver: Any = connection.connection.driver_connection
             driver.autocommit = True
             while not stop.is_set():
                 known = self._listening_for_all(driver, known)
@@ -97,6 +96,7 @@ class Listener:
                     self._notify(note.channel, note.payload)
         finally:
             with suppress(SQLAlchemyError):
+                connection.invalidate()  # it listens, so nobody else may have it
                 connection.close()
 
     def _listening_for_all(self, driver: Any, known: list[Subscription]) -> list[Subscription]:

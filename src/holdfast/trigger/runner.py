@@ -33,6 +33,7 @@ from ..core.normalizer import EventNormalizer, normalize
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from ..core.types import JsonObject
+from ..database.connection_slots import slots_of
 from ..database.error_text import error_text, public_error_text
 from ..lease.foreign import ForeignLease, ForeignStateStore
 from ..lease.held_lease import HeldLease, Lease
@@ -320,6 +321,7 @@ class PollRunner:
             check=lease.check_on,
             protect=lease.protect,
             is_held=lambda: not lease.lost.is_set(),
+            places=slots_of(self._transaction_engine),
         )
 
     def _stop_for(self, reason: str, lease: HeldLease) -> None:
