@@ -26,6 +26,7 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "ratio Holdfast, reads after / azure-functions-db 0.8.3",
         "slowest / fastest place",
         "writes of the state: 1.00",
+        "connections of a process that is busy",
         "processing against PgQueuer with 2 processes",
         "claim with much behind a full key",
         "last tenth against the first",
@@ -33,7 +34,7 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "slowest listing of the large table against the small",
     ):
         assert line in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 10
+    assert len(json.loads(figures.read_text())["figures"]) == 11
 
 
 @pytest.mark.component("postgres18")
