@@ -21,8 +21,8 @@ from .sockets import notice_silence
 _MYSQL_DRIVERS = ("pymysql", "mysqldb")
 _CONNECT_SECONDS = 10
 _IDLE_SECONDS = 10
-_ANSWER_SECONDS = 30
 _OURS = (PoolName.BEATS, PoolName.WORK, PoolName.SERVING)
+_ANSWER_SECONDS = {PoolName.BEATS: 5, PoolName.WORK: 30, PoolName.SERVING: 30}  # longer than for a lock
 _LOCK_SECONDS = {PoolName.BEATS: 2, PoolName.WORK: 10, PoolName.SERVING: 10}
 
 # The queue empties and fills within seconds and the outbox is read from a checkpoint on, so the planner's statistics
@@ -38,15 +38,22 @@ _LIBPQ = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+_LIBPQ_OF_BEATS = {
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "tcp_user_timeout": 5_000,
+}  # leases run out meanwhile
 
 
 def connect_args(config: PoolConfig, url: URL, driver: str) -> dict[str, object]:
     """Return what the driver is given for each new connection of a pool; what the application gives stands."""
     theirs = dict(config.connect_args or {})
     if driver in ("psycopg", "psycopg2"):
-        ours = {**_LIBPQ, **_startup_options(config.pool, theirs.pop("options", None), url)}
+        hasty = _LIBPQ_OF_BEATS if config.pool is PoolName.BEATS else {}
+        ours = {**_LIBPQ, **hasty, **_startup_options(config.pool, theirs.pop("options", None), url)}
     elif driver in _MYSQL_DRIVERS:
-        silent = {"read_timeout": _ANSWER_SECONDS, "write_timeout": _ANSWER_SECONDS} if config.pool in _OURS else {}
+        seconds = _ANSWER_SECONDS.get(config.pool)
+        silent = {} if seconds is None else {"read_timeout": seconds, "write_timeout": seconds}
         ours = {"connect_timeout": _CONNECT_SECONDS, **silent}
         first = _first_statement(config.pool)
         theirs |= {"init_command": first} if first else {}  # the application's own follows: see prepare_sessions
