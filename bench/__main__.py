@@ -6,7 +6,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import against, bindings, catchup, claims, dead_letters, endurance, engines, growth, jobs, outbox, trips
+from bench import (
+    against,
+    bindings,
+    catchup,
+    claims,
+    dead_letters,
+    endurance,
+    engines,
+    growth,
+    idle,
+    jobs,
+    outbox,
+    trips,
+)
 from bench.report import Section, missed, printed, write_json
 from bench.scale import FULL, QUICK, Scale
 from bench.server import durable_postgres
@@ -17,6 +30,7 @@ PARTS: dict[str, Callable[[PostgresServer, Scale], Section]] = {
     "growth": growth.measure,
     "catchup": catchup.measure,
     "bindings": bindings.measure,
+    "idle": idle.measure,
     "jobs": jobs.measure,
     "claims": claims.measure,
     "engines": engines.measure,

@@ -10,13 +10,12 @@ import psycopg
 
 from bench.report import Section, Target
 from bench.scale import Scale
-from holdfast import DbConfig, EngineProvider
 from holdfast.database.migrations import migrate
 from holdfast.jobs.model import ClaimedJob, TopicLimits, WorkerId
 from holdfast.jobs.store import job_store
 from holdfast.jobs.stores.base import SqlJobStore
-from holdfast.jobs.stores.sessions import prepare_engine
 from holdfast.schema import MIGRATIONS
+from tests.components.named_pools import named_engine
 from tests.components.postgres import PostgresServer
 
 BATCH = 100
@@ -91,12 +90,11 @@ def _claim(store: SqlJobStore, case: Case) -> list[ClaimedJob]:
 @contextmanager
 def _store(server: PostgresServer) -> Iterator[tuple[SqlJobStore, psycopg.Connection]]:
     name = server.create_database()
-    provider = EngineProvider()
-    engine = prepare_engine(provider.get_engine(DbConfig(connection_url=server.url(name))))
+    engine = named_engine(server.url(name))
     migrate(engine, MIGRATIONS)
     with psycopg.connect(server.dsn(name), autocommit=True) as connection:
         yield job_store(engine), connection
-    provider.dispose_all()
+    engine.dispose()
     server.drop_database(name)
 
 

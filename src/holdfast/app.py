@@ -62,6 +62,7 @@ class Holdfast:
             either, the top-level package of the module that calls this tells applications apart: another one's
             trigger is refused while it runs.
         instance_id: the instance that engines' messages are about which name none; ``publisher`` when left out.
+        max_connections: how many connections a process has to the database at most, for all of this; SQLite is exempt.
         state: where checkpoints and leases are kept, when not in the same database.
         engine_provider: shares connection pools with other code.
         metrics: where metrics go.
@@ -292,7 +293,7 @@ class Holdfast:
         self,
         *,
         drain_seconds: float = 30.0,
-        concurrency: int = 10,
+        concurrency: int | None = None,
         topics: Collection[str] | None = None,
         strict: bool = False,
         handle_signals: bool = True,
@@ -303,8 +304,9 @@ class Holdfast:
         What does not fit the database does not run, is logged as an error and tried again now and then; everything else
         runs. With ``strict`` it ends the process instead.
 
-        ``concurrency`` is how many jobs run at once; ``topics`` runs the jobs of these topics only. ``on_started`` is
-        called once everything was checked, right before the work begins.
+        ``concurrency`` is how many jobs run at once, as many as handlers have connections when left out (10 on SQLite);
+        of more, those wait that use ``context.transaction`` while no connection is free. ``topics`` runs the jobs of
+        these topics only. ``on_started`` is called once everything was checked, right before the work begins.
 
         Raises:
             DbError: nothing that is declared can run, or with ``strict`` not all of it; nothing was started.
@@ -312,6 +314,8 @@ class Holdfast:
         """
         from .jobs.settings import WorkerSettings
 
+        if concurrency is None:
+            concurrency = self._resources.pools.budget.for_handlers or WorkerSettings().concurrency
         settings = WorkerSettings(concurrency=concurrency, drain_seconds=drain_seconds)
         try:
             if handle_signals and threading.current_thread() is threading.main_thread():

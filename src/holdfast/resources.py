@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypedDict
 from sqlalchemy.engine import Engine
 
 from .core.clock import Clock, SystemClock
-from .core.config import DbConfig, parse_url, resolve_db_config
+from .core.config import DbConfig, ResolvedDbConfig, parse_url, resolve_db_config
 from .core.errors import ConfigurationError
 from .core.identity import application_identity
 from .core.moments_ahead import MomentsAhead
 from .core.names import checked_name, default_app_name
 from .core.telemetry import MetricsCollector
-from .database.deadlines import answering
-from .database.pools import EngineProvider, always_autocommit
+from .database.budget import MAX_CONNECTIONS, Budget, PoolName
+from .database.pools import EngineProvider, Pools
 from .database.statements import family
 from .lease.documents import DocumentStore
 from .lease.store import StateStore
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from .records.location import TableLocations
     from .records.protocol import HistoryTable
 
-_STATE_POOL_SIZE = 4
-_STATE_POOL_RECYCLE_SECONDS = 3599  # differs from the default, so that the pool is not shared
-
 
 class ApplicationOptions(TypedDict, total=False):
     """What ``Holdfast`` takes beside the URL."""
@@ -44,6 +41,7 @@ class ApplicationOptions(TypedDict, total=False):
     app_name: str | None
     instance_id: str | None
     db_config: DbConfig | None
+    max_connections: int
     state: DocumentStore | None
     engine_provider: EngineProvider | None
     metrics: MetricsCollector | None
@@ -62,6 +60,7 @@ class ApplicationSettings:
     app_name: str | None = None
     instance_id: str | None = None
     db_config: DbConfig | None = None
+    max_connections: int = MAX_CONNECTIONS
     state: DocumentStore | None = None
     engine_provider: EngineProvider | None = None
     metrics: MetricsCollector | None = None
@@ -84,11 +83,13 @@ class Resources:
 
     def __init__(self, url: str | None, settings: ApplicationSettings, audited_in: Callable[[], Engine | None]) -> None:
         _check_retention(settings.outbox_retention)
-        self.config = _config_from(url, settings.db_config)
+        budget = Budget(_config_from(url, settings.db_config), settings.max_connections)
         self.audited_in = audited_in
         self.application = application_identity(settings.app_name)
         self.app_name = checked_name("The app name", settings.app_name or default_app_name())
         self.provider = settings.engine_provider or EngineProvider()
+        self.pools = Pools(self.provider, budget)
+        self.config = self.pools.config
         self.metrics = settings.metrics
         self.clock = settings.clock or SystemClock()
         self._ahead = MomentsAhead(self.clock)
@@ -98,7 +99,7 @@ class Resources:
 
     def database(self) -> Engine:
         """Return the application's database, for handlers and for ``context.transaction``."""
-        return self.provider.get_engine(self.config)
+        return self.pools.engine(PoolName.HANDLERS)
 
     def dialect(self) -> str:
         """Return the family of the database's dialect."""
@@ -115,7 +116,7 @@ class Resources:
             from .trigger.operator import source_change_audit
 
             self._state = StateStore(
-                self._settings.state or SqlDocumentStore(self._state_engine()),
+                self._settings.state or SqlDocumentStore(self.pools.engine(PoolName.BEATS)),
                 app_name=self.app_name,
                 skew_margin_seconds=self._settings.skew_margin_seconds,
                 clock=self.clock,
@@ -128,11 +129,6 @@ class Resources:
     def documents(self) -> DocumentStore:
         """Return the store of checkpoints, leases and the registry."""
         return self.state().documents
-
-    def _state_engine(self) -> Engine:
-        """Heartbeats have a pool of their own, so that handlers that use up theirs cannot lose a lease."""
-        own_pool = replace(self.config, pool_size=_STATE_POOL_SIZE, pool_recycle=_STATE_POOL_RECYCLE_SECONDS)
-        return self.provider.get_engine(answering(always_autocommit(own_pool)))
 
     def engine_leases(self) -> StateStore:
         """Return the leases of singletons and timers, apart from those of triggers."""
@@ -194,7 +190,7 @@ def _check_retention(given: object) -> None:
         raise ConfigurationError(f"outbox_retention={given!r} must be a time above 0, such as timedelta(days=30).")
 
 
-def _config_from(url: str | None, db_config: DbConfig | None) -> DbConfig:
+def _config_from(url: str | None, db_config: DbConfig | None) -> ResolvedDbConfig:
     if url is None and db_config is None:
         url = os.environ.get("HOLDFAST_URL")
         if not url:

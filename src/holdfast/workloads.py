@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from .core.errors import ConfigurationError, DbError
+from .database.budget import PoolName
 from .database.migrations import Migration
 from .database.rights import FOR_LEASES, FOR_PROCESSORS
 from .resources import ApplicationSettings, Resources
@@ -51,9 +52,7 @@ class Workloads:
 
         resources = self._resources
         return Jobs(
-            resources.provider,
-            resources.config,
-            resources.database,
+            resources.pools,
             clock=resources.clock,
             metrics=resources.metrics,
             application=resources.application,
@@ -73,8 +72,7 @@ class Workloads:
 
         resources = self._resources
         return Processors(
-            resources.provider,
-            resources.config,
+            resources.pools,
             resources.documents,
             clock=resources.clock,
             metrics=resources.metrics,
@@ -183,7 +181,7 @@ class Workloads:
         from .runtime.housekeeping import Chore
 
         return [
-            Chore("sealing the audit", partial(seal, self._resources.database()), SEAL_SECONDS),
+            Chore("sealing the audit", partial(seal, self._resources.pools.engine(PoolName.WORK)), SEAL_SECONDS),
             Chore("forgetting records past their retention", self.prune, _PRUNE_SECONDS, may_take_long=True),
         ]
 

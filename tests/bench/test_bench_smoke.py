@@ -26,6 +26,7 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "ratio Holdfast, reads after / azure-functions-db 0.8.3",
         "slowest / fastest place",
         "writes of the state: 1.00",
+        "connections of a process that is busy",
         "processing against PgQueuer with 2 processes",
         "claim with much behind a full key",
         "claim with much that others must run, in front",

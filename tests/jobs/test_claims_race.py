@@ -35,7 +35,7 @@ from holdfast.jobs.model import (
     WorkerId,
 )
 from holdfast.jobs.stores import base, portable
-from holdfast.jobs.stores.sessions import prepare_engine
+from tests.components.named_pools import named_engine
 from tests.components.processes import wait_until
 from tests.jobs.queues import ANNE, Queue, next_suspect
 
@@ -224,16 +224,17 @@ def test_jobs_are_locked_in_the_order_of_their_ids(queue: Queue, way: str) -> No
     """Two that change the same jobs cannot wait for each other, in whatever order they were told of them."""
     if queue.engine.dialect.name == "sqlite":
         pytest.skip("SQLite locks no rows")
-    prepare_engine(queue.engine).dispose()  # the sessions of a worker plan as they are told to
+    worker = Queue(named_engine(queue.engine.url.render_as_string(hide_password=False)))
     jobs = three_claimed(queue, way)
     with ThreadPoolExecutor(1) as thread, queue.engine.begin() as other:
         other.execute(text(f"SELECT id FROM holdfast_jobs WHERE id = {jobs[0].id} FOR UPDATE"))
-        changing = thread.submit(CHANGES[way], queue, jobs[::-1])
+        changing = thread.submit(CHANGES[way], worker, jobs[::-1])
         wait_until(lambda: is_waiting(queue), "the change waits for the first job")
         free = other.execute(text("SELECT id FROM holdfast_jobs ORDER BY id FOR UPDATE SKIP LOCKED")).scalars().all()
         assert list(free) == [job.id for job in jobs]
         other.rollback()
         assert len(changing.result()) == len(jobs)  # type: ignore[arg-type] # each returns what it changed
+    worker.engine.dispose()
 
 
 def three_claimed(queue: Queue, way: str) -> list[ClaimedJob]:

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import event, text
 
 from holdfast.jobs.model import Failure, NewJob, PutBack, Success
-from holdfast.jobs.stores.sessions import prepare_engine
-from tests.jobs.queues import ANNE, open_queue
+from tests.components.named_pools import named_engine
+from tests.jobs.queues import ANNE, Queue, open_queue
 
 MANY = 3_000
 BATCH = 1_000
@@ -24,8 +24,8 @@ TOLD = {
 @pytest.mark.component("postgres18")
 @pytest.mark.parametrize("what", TOLD)
 def test_a_batch_is_found_by_index_and_not_by_comparing_each_job_with_each_report(what: str, postgres_url: str) -> None:
-    with open_queue(postgres_url) as queue:
-        prepare_engine(queue.engine).dispose()
+    with open_queue(postgres_url):
+        queue = Queue(named_engine(postgres_url))
         with queue.store.transaction() as connection:
             queue.store.enqueue_many([NewJob(topic="email", operation="send", payload="{}")] * MANY, connection)
         with queue.engine.connect() as connection:

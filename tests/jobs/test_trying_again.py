@@ -20,7 +20,7 @@ from holdfast.jobs.definition import JobDefinition
 from holdfast.jobs.model import NewJob
 from holdfast.jobs.store import job_store
 from holdfast.jobs.stores.base import SqlJobStore
-from holdfast.jobs.stores.sessions import prepare_engine
+from tests.components.named_pools import named_engine
 from tests.components.processes import wait_until
 from tests.jobs.queues import Queue, open_queue
 
@@ -147,7 +147,8 @@ def test_a_session_that_ended_while_it_was_idle_is_replaced_before_anything_is_s
     database: str, way: str, request: pytest.FixtureRequest
 ) -> None:
     with open_queue(request.getfixturevalue(database)) as queue:
-        engine = prepare_engine(engine_of(queue, IMPATIENT))
+        url = queue.engine.url.render_as_string(hide_password=False)
+        engine = named_engine(url, connect_args=IMPATIENT[queue.store.dialect])
         tries = Tries(job_store(engine))
         _end_session_of(queue, engine)
         WAYS[way](tries.store)

@@ -28,7 +28,7 @@ class Shop:
     app: Holdfast = field(init=False)
 
     def __post_init__(self) -> None:
-        self.app = Holdfast(self.url, engine_provider=self.provider)
+        self.app = Holdfast(self.url, engine_provider=self.provider, max_connections=20)  # tests are its writers, too
 
     def another(self) -> Shop:
         """Return the same application in another process, as it were: nothing but the database is shared."""

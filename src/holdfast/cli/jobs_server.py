@@ -56,7 +56,7 @@ def jobs_server(
     Stopping gives up nothing: workers keep what they hold and report it to the next server that answers.
     """
     from ..jobs.grpc.security import ServerTls, Tokens  # needs the extra grpc
-    from ..jobs.grpc.server import REPORT_THREADS, JobsServer
+    from ..jobs.grpc.server import JobsServer
 
     hf = load_app(app)
     configure_logging(verbose)
@@ -71,7 +71,7 @@ def jobs_server(
     server = JobsServer(
         hf.jobs.store,
         listen,
-        keeper_store=hf.jobs.store_apart(REPORT_THREADS + 1),
+        keeper_store=hf.jobs.serving_store,
         definitions=hf.jobs.definitions,
         tls=tls,
         tokens=None if token_file is None else Tokens.read(token_file),

@@ -15,14 +15,19 @@ from ..database.migrations import Difference
 from .exits import CommandError, ExitCode
 from .loading import load_app
 from .logs import configure_logging
-from .options import AppArgument, JsonOption, VerboseOption
+from .options import AppArgument, JsonOption, VerboseOption, option
 from .output import print_answer, print_error, print_line
 
 _DrainOption = Annotated[
     float, typer.Option("--drain-seconds", min=0.0, help="How long running handlers may take to finish when stopping.")
 ]
 _ConcurrencyOption = Annotated[
-    int, typer.Option("--concurrency", min=1, help="How many jobs run at once; engines declare their own.")
+    int | None,
+    option(
+        "--concurrency",
+        min=1,
+        help="How many jobs run at once; as many as handlers have connections when left out. Engines declare theirs.",
+    ),
 ]
 _TopicsOption = Annotated[
     list[str] | None,
@@ -52,7 +57,7 @@ _MigrateOption = Annotated[bool, typer.Option("--migrate", help="Create or upgra
 def run(
     app: AppArgument = None,
     drain_seconds: _DrainOption = 30.0,
-    concurrency: _ConcurrencyOption = 10,
+    concurrency: _ConcurrencyOption = None,
     topic: _TopicsOption = None,
     migrate: _MigrateOption = False,
     strict: _StrictOption = False,

@@ -153,7 +153,7 @@ class ResolvedDbConfig(DbConfig):
         return cls(**{**fields, "connection_url": _resolved_url(config.connection_url)})
 
 
-def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> DbConfig:
+def resolve_db_config(*, url: str | None, db_config: DbConfig | None) -> ResolvedDbConfig:
     """Return one configuration from either form, with environment variables filled in.
 
     Raises:

@@ -9,33 +9,51 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool
 
+LONG_WAIT_SECONDS = 3.0
+"""How long somebody waits before it is said for whom."""
+
 
 class Slots:
-    """As many places as there are things to use at once."""
+    """As many places as there are things to use at once.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: how many places there are.
+        on_long_wait: called once by each wait that is long already, where it waits.
+    """
+
+    def __init__(self, most: int, on_long_wait: Callable[[], None] = lambda: None) -> None:
         self._free = most
+        self._on_long_wait = on_long_wait
         self._line: deque[Future[None]] = deque()
         self._lock = threading.Lock()
 
     def take(self) -> None:
         """Wait for a place."""
-        self._ask().result()
+        place = self._ask()
+        try:
+            place.result(LONG_WAIT_SECONDS)
+        except TimeoutError:
+            self._on_long_wait()
+            place.result()
 
     async def take_async(self) -> None:
         """Wait for a place on the event loop."""
         place = self._ask()
+        late = asyncio.get_running_loop().call_later(LONG_WAIT_SECONDS, self._on_long_wait)
         try:
             await asyncio.wrap_future(place)
         except asyncio.CancelledError:
             if not place.cancel():  # it was granted at the same moment
                 self.give_back()
             raise
+        finally:
+            late.cancel()
 
     def give_back(self) -> None:
         """Let the next in line have the place."""
@@ -59,9 +77,15 @@ class Slots:
 
 
 def slots_of(engine: Engine) -> Slots | None:
-    """Return places for the transactions of an engine: one on SQLite, else its connections; None without a bound."""
+    """Return places for the transactions of an engine: one on SQLite, else its connections; None without a bound.
+
+    A named pool has one line for all who open transactions there; elsewhere each caller gets places of its own.
+    """
     if engine.dialect.name == "sqlite":
         return Slots(1)
+    shared: Slots | None = getattr(engine.pool, "transactions", None)
+    if shared is not None:
+        return shared
     if not isinstance(engine.pool, QueuePool) or engine.pool.size() < 1 or engine.pool._max_overflow < 0:
         return None
     return Slots(engine.pool.size() + engine.pool._max_overflow)

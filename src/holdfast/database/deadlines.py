@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection, Engine, ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
 
 from ..core.clock import SystemClock
-from ..core.config import DbConfig, ResolvedDbConfig, parse_url, safe_url
+from ..core.config import DbConfig, safe_url
 from ..core.patience import is_in_vain, least_seconds
 from .drivers import driver_of
 from .sockets import cut_off
@@ -47,32 +47,14 @@ _MADE_AT = "holdfast_made_at"
 _LOGGED_AGAIN_SECONDS = 30.0
 _log = logging.getLogger("holdfast.database")
 _clock = SystemClock()
+_Config = TypeVar("_Config", bound=DbConfig)
 _Result = TypeVar("_Result")
 
-# A network that swallows everything gives no error: without these, an idle session would not notice for hours.
-_NOTICES_SILENCE: dict[str, dict[str, object]] = {
-    "postgresql": {
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 30_000,
-    },
-    "mysql": {"connect_timeout": _CONNECT_SECONDS, "read_timeout": 30, "write_timeout": 30},
-}
 
-
-def answering(config: DbConfig) -> DbConfig:
+def answering(config: _Config) -> _Config:
     """Return a configuration for a pool of Holdfast's own: every answer on it is waited for by the clock."""
-    backend = parse_url(ResolvedDbConfig.of(config).connection_url).get_backend_name()
-    ours = _NOTICES_SILENCE.get("mysql" if backend == "mariadb" else backend)
-    if ours is None:
-        return config
     options = {**config.engine_kwargs.get("execution_options", {}), _OPTION: ANSWER_SECONDS}
-    return replace(
-        config,
-        connect_args={**ours, **(config.connect_args or {})},
-        engine_kwargs={**config.engine_kwargs, "execution_options": options},
-    )
+    return replace(config, engine_kwargs={**config.engine_kwargs, "execution_options": options})
 
 
 def keep_deadlines(engine: Engine) -> Engine:

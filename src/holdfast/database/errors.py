@@ -50,6 +50,10 @@ class Kind(Enum):
     OTHER = auto()
 
 
+class NoFreeConnectionError(PoolTimeoutError):
+    """Every connection of a named pool was in use for as long as one waits; the text says whose, and what to do."""
+
+
 TRIED_AGAIN = frozenset({Kind.CONTENTION, Kind.BROKEN, Kind.NOT_READY})
 """What may well work when it is done again at once, where it is known that nothing of it was kept."""
 
@@ -134,7 +138,7 @@ _MISMATCHED = frozenset({"42883", "42804", "22003", "22P02"})  # an operator or 
 _OUTDATED_PLAN = "cached plan must not change result type"
 _BACKGROUND = re.compile(r" ?\(Background on this error at: [^)]*\)")
 _SENTENCES = {
-    Kind.NO_FREE_CONNECTION: "No free connection to {where}: raise pool_size.",
+    Kind.NO_FREE_CONNECTION: "No free connection to {where}: {why}.",
     Kind.CONTENTION: "{where} was busy: {why}. Nothing was changed; try again.",
     Kind.NOT_READY: "{where} is not ready: {why}. Nothing was changed; try again, or name another node of its cluster.",
     Kind.READ_ONLY: "{where} takes no writes: {why}. Nothing was changed; name the primary, or wait until it is one.",
@@ -295,6 +299,8 @@ def translating(engine: Engine, as_ours: Callable[[Failure], Exception]) -> Iter
 def classified(url: URL, error: Exception) -> Failure:
     """Return what an error of SQLAlchemy's, or of a driver itself, means in a database."""
     kind, why = kind_of(error), reason(error)
+    if kind is Kind.NO_FREE_CONNECTION and not isinstance(error, NoFreeConnectionError):
+        why = "raise pool_size"
     statement = getattr(error, "statement", None)
     is_ours = _OUR_TABLES in why or (kind is Kind.MISSING_COLUMN and _OUR_TABLES in str(statement))
     return Failure(kind, url, why, statement is not None, is_ours, error)

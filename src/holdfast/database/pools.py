@@ -1,9 +1,11 @@
-"""Database engines: one per configuration, shared by every thread, with the settings each dialect needs."""
+"""Database engines: one per configuration, shared by every thread, with the settings each dialect needs.
+
+Those of the application's database are named pools of one budget (``budget``): ``Pools`` hands them out.
+"""
 
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import sqlite3
@@ -21,16 +23,19 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from ..core.config import DbConfig, ResolvedDbConfig, parse_url, safe_url
 from ..core.errors import ConfigurationError, MissingDependencyError
 from ..core.private_files import create_private
-from .deadlines import keep_deadlines, limited
+from .bounded_pool import BoundedPool
+from .budget import Budget, PoolConfig, PoolName
+from .deadlines import answering, keep_deadlines, limited
 from .drivers import driver_of
 from .ended_sessions import replace_read_only_sessions
 from .forks import begin_anew_after_forks
+from .sessions import connect_args, prepare_sessions
 
 _ALWAYS_AUTOCOMMIT = "holdfast_always_autocommit"
 _HAS_WAL = "holdfast_has_wal"
 _DRIVERS_PATIENCE_MS = 5000
 _PATIENCE_MS = 10_000
-_FROZEN_SECONDS = 10
+_SIZES = ("pool_size", "max_overflow", "poolclass")
 _EXTRA_OF_DRIVER = {
     "psycopg": "postgres",
     "pymysql": "mysql",
@@ -76,7 +81,12 @@ class EngineProvider:
         if config.connect_args is not None:
             options["connect_args"] = dict(config.connect_args)
         options.update(config.engine_kwargs)
+        named = config if isinstance(config, PoolConfig) and config.budget.is_bounded else None
+        if named is not None:
+            options = _bounded(named, url, options)
         engine = _create(url, options)
+        if named is not None:
+            prepare_sessions(engine, named)
         if engine.dialect.name == "sqlite":
             _make_sqlite_transactional(engine)
             event.listen(engine, "do_connect", _create_sqlite_file)
@@ -91,6 +101,22 @@ class EngineProvider:
             self._engines.clear()
         for engine in engines:
             engine.dispose()
+
+
+class Pools:
+    """The named pools of one application's database, made when they are first asked for."""
+
+    def __init__(self, provider: EngineProvider, budget: Budget) -> None:
+        self._provider = provider
+        self.budget = budget
+        self.config = budget.of(PoolName.HANDLERS)
+
+    def engine(self, name: PoolName) -> Engine:
+        """Return the engine of a pool, or of the one that does its work in such a database. Does not connect."""
+        config = self.config.sibling(name)
+        if config.pool is PoolName.BEATS:
+            config = always_autocommit(config)
+        return self._provider.get_engine(answering(config) if config.is_ours else config)
 
 
 _providers: weakref.WeakSet[EngineProvider] = weakref.WeakSet()
@@ -135,6 +161,13 @@ def _create(url: URL, options: dict[str, Any]) -> Engine:
         ) from error
     except (ArgumentError, TypeError) as error:
         raise ConfigurationError(f"The engine options for {safe_url(url)} are not accepted: {error}") from error
+
+
+def _bounded(config: PoolConfig, url: URL, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for a named pool: what the application says of its size is in the budget already."""
+    wanted = {name: value for name, value in options.items() if name not in _SIZES}
+    driver = url.drivername.partition("+")[2]
+    return {**wanted, "poolclass": BoundedPool, "named": config, "connect_args": connect_args(config, url, driver)}
 
 
 def _make_sqlite_transactional(engine: Engine) -> None:
@@ -204,50 +237,8 @@ def _turn_wal_on(dbapi_connection: Any, record: Any, _proxy: object) -> None:
         record.info[_HAS_WAL] = mode in ("wal", "memory")
 
 
-def let_sessions_say(engine: Engine, sql: str) -> Engine:
-    """Have every new session of a PostgreSQL engine begin with some settings. Not for engines that others use too."""
-    listener = _saying(sql)
-    if engine.dialect.name == "postgresql" and not event.contains(engine, "connect", listener):
-        event.listen(engine, "connect", listener)
-    return engine
-
-
-def end_what_freezes(engine: Engine) -> Engine:
-    """Have the server end transactions of new sessions in which nothing is said for a while: their process froze.
-
-    Its row locks would keep everybody from what it held. Not for engines that handlers use: those may take their time.
-    MySQL cannot, and SQLite has no server.
-    """
-    listener = _FREEZES.get(engine.dialect.name)
-    if listener is not None and not event.contains(engine, "connect", listener):
-        event.listen(engine, "connect", listener)
-    return engine
-
-
-def _limit_on_mariadb(dbapi_connection: Any, _record: object) -> None:
-    with suppress(dbapi_connection.Error), dbapi_connection.cursor() as cursor:
-        cursor.execute(f"SET SESSION idle_transaction_timeout = {_FROZEN_SECONDS}")
-
-
-@functools.cache
-def _saying(sql: str) -> Callable[[Any, object], None]:
-    def say(dbapi_connection: Any, _record: object) -> None:
-        before = dbapi_connection.autocommit
-        dbapi_connection.autocommit = True
-        dbapi_connection.execute(sql)
-        dbapi_connection.autocommit = before
-
-    return say
-
-
-_FREEZES: dict[str, Callable[[Any, object], None]] = {
-    "postgresql": _saying(f"SET idle_in_transaction_session_timeout = '{_FROZEN_SECONDS}s'"),
-    "mysql": _limit_on_mariadb,
-    "mariadb": _limit_on_mariadb,
-}
-
-
 _Answer = TypeVar("_Answer")
+_Config = TypeVar("_Config", bound=DbConfig)
 
 
 def autocommit(engine: Engine) -> Connection:
@@ -309,7 +300,7 @@ def said(
             cursor.close()
 
 
-def always_autocommit(config: DbConfig) -> DbConfig:
+def always_autocommit(config: _Config) -> _Config:
     """Return a configuration for engines that only ever run single statements.
 
     MySQL's drivers send several commands to switch to autocommit and back: such an engine switches once per connection.
@@ -359,6 +350,7 @@ def _cache_key(config: DbConfig) -> str:
         {
             "url": ResolvedDbConfig.of(config).connection_url,
             "pool": [config.pool_size, config.pool_recycle, config.echo],
+            "named": [config.pool, config.budget.max_connections] if isinstance(config, PoolConfig) else None,
             "connect_args": config.connect_args,
             "engine_kwargs": config.engine_kwargs,
         },

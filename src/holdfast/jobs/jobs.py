@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import Engine
 
 from ..core.clock import Clock
-from ..core.config import DbConfig
 from ..core.errors import ConfigurationError
 from ..core.keywords import options_of, picked, require_known, takes
 from ..core.telemetry import MetricsCollector
-from ..database.deadlines import answering
-from ..database.pools import EngineProvider
+from ..database.budget import PoolName
+from ..database.pools import Pools
 from ..records.history import History, HistoryStatus
 from ..runtime.housekeeping import Chore, pruning
 from .declared_limits import declare_limits
@@ -37,7 +36,6 @@ from .settings import (
 )
 from .store import job_store
 from .stores.base import SqlJobStore
-from .stores.sessions import prepare_engine
 from .worker import JobWorker
 from .wrong_clock import QueueMoments
 
@@ -46,14 +44,9 @@ if TYPE_CHECKING:
 
     from .options import JobOptions
 
-_POOL_SIZE = 5
-_POOL_RECYCLE_SECONDS = 3598  # differs from the other pools, so that none is shared
-_KEEPER_RECYCLE_SECONDS = 3597
-_KEEPER_POOL_SIZE = 2  # beats and the watchdog, neither of which waits for the other
 _LOOK_SECONDS = 60.0
 _PRUNED_AT_ONCE = 1000
 _ENDED_JOBS_SECONDS = 90 * 86_400.0
-_APART_RECYCLE_SECONDS = 3596
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +62,20 @@ class Jobs:
     """The jobs of one application. Nothing connects until something is enqueued or run.
 
     Args:
-        provider: makes the connection pools: one for the queue, one for heartbeats, apart from the handlers' own.
-        config: the database.
-        transaction_engine: where ``context.transaction`` is opened.
+        pools: the database: the queue, its beats and ``context.transaction`` each have a pool.
         application: whose limits and periodic jobs these are.
     """
 
     def __init__(
         self,
-        provider: EngineProvider,
-        config: DbConfig,
-        transaction_engine: Callable[[], Engine],
+        pools: Pools,
         *,
         clock: Clock,
         metrics: MetricsCollector | None = None,
         application: str | None = None,
     ) -> None:
         self._application = application
-        self._provider = provider
-        self._config = config
-        self._transaction_engine = transaction_engine
+        self._pools = pools
         self._clock = clock
         self._metrics = metrics
         self._store: SqlJobStore | None = None
@@ -104,21 +91,21 @@ class Jobs:
     def store(self) -> SqlJobStore:
         """Return the queue."""
         if self._store is None:
-            self._store = self._made(_POOL_SIZE, _POOL_RECYCLE_SECONDS)
+            self._store = self._store_on(PoolName.WORK)
         return self._store
 
     def database(self) -> Engine:
         """Return the pool of the queue, apart from that of the handlers."""
         return self.store.engine
 
-    def store_apart(self, pool_size: int) -> SqlJobStore:
-        """Return the queue on connections of its own, for what must not wait for other users of ``store``."""
-        return self._made(pool_size, _APART_RECYCLE_SECONDS)
+    @property
+    def serving_store(self) -> SqlJobStore:
+        """Return the queue for what remote workers report, in a process that runs no handlers."""
+        return self._store_on(PoolName.SERVING)
 
-    def _made(self, pool_size: int, recycle_seconds: int) -> SqlJobStore:
-        own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
-        engine = prepare_engine(self._provider.get_engine(answering(own_pool)))
-        return job_store(engine, application=self._application)
+    def _store_on(self, name: PoolName) -> SqlJobStore:
+        listening = self._pools.engine(PoolName.LISTENING)
+        return job_store(self._pools.engine(name), application=self._application, listening=listening)
 
     @takes(AttemptSettings, LimitSettings, name=None, max_payload_bytes=MAX_PAYLOAD_BYTES)
     def job(
@@ -227,8 +214,8 @@ class Jobs:
             self.store,
             [*chosen, *others],
             stop,
-            keeper_store=self._made(_KEEPER_POOL_SIZE, _KEEPER_RECYCLE_SECONDS),
-            transaction_engine=self._transaction_engine(),
+            keeper_store=self._store_on(PoolName.BEATS),
+            transaction_engine=self._pools.engine(PoolName.HANDLERS),
             settings=settings,
             metrics=self._metrics,
             clock=self._clock,

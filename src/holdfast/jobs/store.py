@@ -22,9 +22,15 @@ _STORES: dict[str, type[SqlJobStore]] = {
 
 
 def job_store(
-    engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0, application: str | None = None
+    engine: Engine,
+    *,
+    ahead_seconds: Callable[[], float] = lambda: 0.0,
+    application: str | None = None,
+    listening: Engine | None = None,
 ) -> SqlJobStore:
     """Return the queue in this database, as an application sees it; None where nothing is declared through it.
+
+    ``listening`` is where news is listened for; the same engine when left out.
 
     Raises:
         ConfigurationError: jobs cannot be kept in such a database.
@@ -34,4 +40,6 @@ def job_store(
         raise ConfigurationError(
             f"Jobs cannot be kept in {safe_url(engine.url)}. Use PostgreSQL, MariaDB, MySQL or SQLite."
         )
-    return store(engine, ahead_seconds=ahead_seconds, application=application)
+    made = store(engine, ahead_seconds=ahead_seconds, application=application)
+    made.listening = listening or engine
+    return made

@@ -50,7 +50,7 @@ class JobWorker:
 
     Args:
         store: the queue, on connections that handlers do not use.
-        keeper_store: the queue, on connections that only beats and the watchdog use, one for each.
+        keeper_store: the queue, on a connection that only beats use.
         transaction_engine: where ``context.transaction`` is opened.
         handlers: what to run, by topic and operation.
         stop: when set, the worker drains and ends.
@@ -124,7 +124,7 @@ class JobWorker:
             is_live=self._is_live,
         )
         self._watchdog = Watchdog(
-            keeper_store or store,
+            store,
             self._telemetry,
             self._clock,
             seconds=self._settings.watchdog_seconds,

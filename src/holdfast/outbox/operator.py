@@ -243,7 +243,7 @@ class ProcessorOperator:
         with changing(self._engine) as connection:
             places = self._locked(connection, processor_id)
             chosen = version or _newest(places)
-            to = self._reachable(next(place for place in places if place.id.version == chosen), to)
+            to = self._reachable(next(place for place in places if place.id.version == chosen), to, connection)
             changed = self._checkpoints.change(connection, _of(processor_id, chosen), **_checkpoint_columns(to))
             if to is None:
                 self._require_everything(connection, places, chosen, first_kept)
@@ -252,7 +252,7 @@ class ProcessorOperator:
             audit.record(connection, actor, "processor reset", processor_id, details)
         return changed
 
-    def _reachable(self, place: Place, to: Checkpoint | None) -> Checkpoint | None:
+    def _reachable(self, place: Place, to: Checkpoint | None, connection: Connection) -> Checkpoint | None:
         """Return a checkpoint as a processor's order has it.
 
         Raises:
@@ -262,7 +262,7 @@ class ProcessorOperator:
             return None
         reader = self._reader(place)
         wanted = reader.in_order(to)
-        last = reader.last()
+        last = reader.last(connection)
         if last is None or wanted > last:
             raise Conflict(
                 f"{to} lies beyond the last message ({last or 'there is none'}): what is appended up to there would "
@@ -302,7 +302,9 @@ class ProcessorOperator:
             Conflict: it is not named.
         """
         with changing(self._engine) as connection:
-            self._require_everything(connection, self._checkpoints.of(processor_id), version, first_kept)
+            self._require_everything(
+                connection, self._checkpoints.of(processor_id, connection=connection), version, first_kept
+            )
 
     def _require_everything(
         self, connection: Connection, places: Sequence[Place], version: int, first_kept: Checkpoint | None
@@ -310,7 +312,7 @@ class ProcessorOperator:
         """Refuse the beginning where the first messages are gone, unless the caller names the first one kept."""
         place = next(place for place in places if place.id.version == version)
         reader = self._reader(place)
-        first = reader.first()
+        first = reader.first(connection)
         why = refusal(lock_pruned(connection), first, None if first_kept is None else reader.in_order(first_kept))
         if why is not None:
             step = (
@@ -357,7 +359,7 @@ class ProcessorOperator:
         return True
 
     def _put_back_to_the_beginning(self, connection: Connection, place: Place) -> None:
-        last = self._reader(place).last()
+        last = self._reader(place).last(connection)
         self._checkpoints.change(
             connection,
             is_any_of([place.id]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,14 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.engine import Connection, Engine
 
 from ..core.clock import Clock
-from ..core.config import DbConfig
 from ..core.errors import ConfigurationError, DbError, LeaseConflictError, OutboxError, QueryError, WriteError
 from ..core.former_names import warn_of_former
 from ..core.keywords import require_known, takes
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
-from ..database.deadlines import answering
-from ..database.pools import EngineProvider, use_wal
+from ..database.budget import PoolName
+from ..database.pools import Pools, use_wal
 from ..database.rights import FOR_PROCESSORS, require_rights
 from ..database.row_security import Rights
 from ..lease.documents import DocumentStore
@@ -38,7 +36,6 @@ from .pruned import lock_pruned, refusal
 from .reader import OutboxReader, Selection
 from .runner import PartitionRunner
 from .sequencer import LONGEST_LEASE_SECONDS, Sequencer
-from .sessions import prepare_engine
 from .sinks.protocol import Sink, relaying
 from .store import CheckpointStore, PartitionId, Place, Role, Status
 from .telemetry import ProcessorTelemetry
@@ -50,9 +47,6 @@ if TYPE_CHECKING:
     from .options import ProcessorOptions
 
 LEASES = "holdfast.processors"
-_POOL_SIZE = 5
-_POOL_RECYCLE_SECONDS = 3595  # differs from the other pools, so that none is shared
-_HANDLERS_RECYCLE_SECONDS = 3594
 _SEQUENCER_POLL_SECONDS = 0.05
 _SEQUENCER_REST_SECONDS = 0.2
 _LONGEST_REST_SECONDS = 0.5
@@ -68,16 +62,14 @@ class Processors:
     """The processors of one application. Nothing connects until something runs.
 
     Args:
-        provider: makes the connection pools: one for reading and checkpoints, one for ``context.transaction``.
-        config: the database of the outbox.
+        pools: the database of the outbox: reading and checkpoints have a pool, and ``context.transaction`` another.
         documents: where leases are kept.
         rights: what the database's role must be able to do.
     """
 
     def __init__(
         self,
-        provider: EngineProvider,
-        config: DbConfig,
+        pools: Pools,
         documents: Callable[[], DocumentStore],
         *,
         clock: Clock,
@@ -86,8 +78,7 @@ class Processors:
         rights: Rights = FOR_PROCESSORS,
     ) -> None:
         self._rights = rights
-        self._provider = provider
-        self._config = config
+        self._pools = pools
         self._documents = documents
         self._clock = clock
         self._telemetry = ProcessorTelemetry(metrics)
@@ -199,7 +190,7 @@ class Processors:
     @property
     def engine(self) -> Engine:
         """Return the engine for reading and checkpoints, which handlers do not use."""
-        return prepare_engine(self._engine(_POOL_SIZE, _POOL_RECYCLE_SECONDS))
+        return self._engine(PoolName.WORK)
 
     @property
     def leases(self) -> StateStore:
@@ -219,9 +210,8 @@ class Processors:
         warn_of_former("'Processors.by_hand'", "operator")
         return self.operator
 
-    def _engine(self, pool_size: int, recycle_seconds: int) -> Engine:
-        own_pool = replace(self._config, pool_size=pool_size, pool_recycle=recycle_seconds)
-        engine = self._provider.get_engine(answering(own_pool))
+    def _engine(self, name: PoolName) -> Engine:
+        engine = self._pools.engine(name)
         if engine.dialect.name not in _DIALECTS:
             raise ConfigurationError(
                 f"Processors are not there for {engine.dialect.name}. Use PostgreSQL, MariaDB, MySQL or SQLite."
@@ -282,7 +272,7 @@ class Processors:
     def _require_everything(self, connection: Connection, processor: Processor) -> None:
         """Refuse to begin where messages are gone, unless the declaration names the first one kept."""
         reader, accepted = self._reader(processor, processor.partition_ids[0]), processor.settings.first_kept
-        first, start = reader.first(), processor.settings.start_from
+        first, start = reader.first(connection), processor.settings.start_from
         if isinstance(start, Checkpoint) and first is not None and reader.in_order(start) >= first:
             return
         why = refusal(lock_pruned(connection), first, None if accepted is None else reader.in_order(accepted))
@@ -349,7 +339,7 @@ class Processors:
         """
         if not self.declared:
             return []
-        woken = wake_ups(self.engine)
+        woken = wake_ups(self._engine(PoolName.LISTENING))
         lookout = None if woken is None else Lookout(self.engine, self._clock)
         works = [
             LeasedWork(
@@ -416,7 +406,7 @@ class Processors:
             checkpoints=checkpoints,
             leases=self.leases,
             cluster=Cluster(engine, checkpoints),
-            engine=self._engine(self._config.pool_size, _HANDLERS_RECYCLE_SECONDS),
+            engine=self._engine(PoolName.HANDLERS),
             telemetry=self._telemetry,
             clock=self._clock,
             stop=stop,

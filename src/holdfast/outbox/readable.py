@@ -75,7 +75,7 @@ def _message(row: Sequence[Any]) -> Message:
         _decode(data)[0],
         int(transaction_id),
         position,
-        appended_at if type(appended_at) is datetime and appended_at.tzinfo else _moment(appended_at),
+        _moment(appended_at),
         key,
         correlation_id,
         causation_id,
@@ -84,7 +84,6 @@ def _message(row: Sequence[Any]) -> Message:
 
 
 def _moment(value: Any) -> datetime:
-    """Return a moment that the database keeps without its zone, UTC."""
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    moment: datetime = found.replace(tzinfo=UTC)
-    return moment
+    """Return a moment in UTC, which is also what the database means where it keeps no zone."""
+    found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

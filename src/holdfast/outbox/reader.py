@@ -13,7 +13,7 @@ from ..core.errors import ConfigurationError, Unavailable
 from ..database.pools import autocommit
 from ..database.postgres_writers import WriterBarrier
 from ..database.statements import family
-from ..records.database import translated
+from ..records.database import reading, translated
 from .message import Checkpoint, Message
 from .readable import ReadMessages, read_messages
 from .statements import named
@@ -113,17 +113,20 @@ class OutboxReader:
         has_ids = self._dialect == "postgresql" and not self._by_position
         return checkpoint if has_ids else replace(checkpoint, transaction_id=0)
 
-    def last(self) -> Checkpoint | None:
-        """Return the last message that is committed now, whether or not it can be read yet."""
-        return self._found("last_by_position" if self._by_position else "last")
+    def last(self, connection: Connection | None = None) -> Checkpoint | None:
+        """Return the last message that is committed now, whether or not it can be read yet.
 
-    def first(self) -> Checkpoint | None:
+        Who has a connection passes it, here and below: to ask the pool for a second one could be to wait for oneself.
+        """
+        return self._found("last_by_position" if self._by_position else "last", connection)
+
+    def first(self, connection: Connection | None = None) -> Checkpoint | None:
         """Return the first message that is kept, None when there is none."""
-        return self._found("first_by_position" if self._by_position else "first")
+        return self._found("first_by_position" if self._by_position else "first", connection)
 
-    def _found(self, name: str) -> Checkpoint | None:
-        with translated(self._engine, writes=False), autocommit(self._engine) as connection:
-            row = connection.exec_driver_sql(named.statement(self._dialect, name)).one_or_none()
+    def _found(self, name: str, connection: Connection | None) -> Checkpoint | None:
+        with reading(self._engine, connection) as open_connection:
+            row = open_connection.exec_driver_sql(named.statement(self._dialect, name)).one_or_none()
         return None if row is None or row[1] is None else self._place(row[0], row[1])
 
     def _read_all(self, connection: Connection, after: Checkpoint | None, batch_size: int) -> Batch:

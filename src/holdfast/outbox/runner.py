@@ -30,6 +30,7 @@ from ..core.errors import (
     TransactionEndedError,
     Unavailable,
 )
+from ..database.connection_slots import slots_of
 from ..database.error_text import error_text, first_line, public_error_text
 from ..lease.held_lease import HeldLease
 from ..lease.store import StateStore, new_owner_id
@@ -501,6 +502,7 @@ class PartitionRunner:
             is_held=lambda: not lease.lost.is_set(),
             when_lost=lease.when_lost,
             title=self.title,
+            places=slots_of(self._engine),
         )
         try:
             _ = transaction.connection

@@ -7,7 +7,8 @@ back, and with it what its handler wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
@@ -213,9 +214,10 @@ class CheckpointStore:
             Unavailable: that transaction has not ended; the server will end it, try again.
         """
         with changing(self.engine) as connection:
-            _limit_waiting(connection, lease_seconds / 4, lease_seconds)
             wanted = and_(_is(partition), _columns.fencing_token <= token)
-            changed = connection.execute(update(checkpoints_table).where(wanted).values(fencing_token=token)).rowcount
+            with _limited_waiting(connection, lease_seconds / 4, lease_seconds):
+                taken = connection.execute(update(checkpoints_table).where(wanted).values(fencing_token=token))
+                changed = taken.rowcount
             place = self.get(partition, connection)
         return place if changed else None
 
@@ -329,8 +331,13 @@ def _waiting(partition: PartitionId, instance_id: str) -> ColumnElement[bool]:
     )
 
 
-def _limit_waiting(connection: Connection, lock_seconds: float, idle_seconds: float) -> None:
-    """Wait for a row's lock only so long, and let others wait for ours only so long. SQLite's patience is its own."""
+@contextmanager
+def _limited_waiting(connection: Connection, lock_seconds: float, idle_seconds: float) -> Iterator[None]:
+    """Wait for a row's lock only so long, and let others wait for ours only so long. SQLite's patience is its own.
+
+    Whoever gets the session next waits as ever: on PostgreSQL once the transaction has ended, elsewhere after this.
+    """
+    before = None
     match connection.dialect.name:
         case "postgresql":
             connection.execute(
@@ -342,9 +349,17 @@ def _limit_waiting(connection: Connection, lock_seconds: float, idle_seconds: fl
             )
         case "mysql" | "mariadb":
             limit_idle_time(connection, idle_seconds)
-            connection.execute(
-                text("SET SESSION innodb_lock_wait_timeout = :seconds"), {"seconds": max(1, int(lock_seconds))}
-            )
+            before = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar_one()
+            _set_lock_patience(connection, max(1, int(lock_seconds)))
+    try:
+        yield
+    finally:
+        if before is not None and not connection.invalidated:
+            _set_lock_patience(connection, before)
+
+
+def _set_lock_patience(connection: Connection, seconds: int) -> None:
+    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {int(seconds)}")
 
 
 def _store_values(partition: PartitionId, move: Move, token: int | None) -> dict[str, Any]:

@@ -95,11 +95,10 @@ class Listener:
 
     def _listen(self, engine: Engine, stop: threading.Event) -> None:
         connection = engine.connect()
-        driver: Any = connection.connection.driver_connection
-        set_deadline(connection, ANSWER_SECONDS)
-        connection.detach()
         known: list[Subscription] = []
         try:
+            driver: Any = connection.connection.driver_connection
+            set_deadline(connection, ANSWER_SECONDS)
             driver.autocommit = True
             asked_at = self._clock.monotonic()
             while not stop.is_set():
@@ -112,8 +111,7 @@ class Listener:
                     self._notify(note.channel, note.payload)
         finally:
             with suppress(SQLAlchemyError):
-                if driver.closed:
-                    connection.invalidate()
+                connection.invalidate()  # it listens, so nobody else may have it
                 connection.close()
 
     def _tell_deaf(self, engine: Engine, error: Exception) -> None:

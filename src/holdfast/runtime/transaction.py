@@ -422,13 +422,15 @@ class HandlerTransaction:
             if self._proved is Verdict.ENDED:
                 self._is_broken = True  # whatever else the handler did to the session goes with it
                 if self._transaction_id is not None:
+                    _leave_pool(connection)
                     _undo_prepared(self._engine, self._transaction_id)
         return self._proved
 
     def _was_committed(self) -> bool | None:
         """Ask for the fate of a transaction whose connection broke; None when nobody can tell."""
-        if self._transaction_id is None:
+        if self._transaction_id is None or self._connection is None:
             return None
+        _leave_pool(self._connection)
         try:
             with autocommit(self._engine) as connection:
                 set_deadline(connection, ANSWER_SECONDS)
@@ -631,6 +633,16 @@ def _undo_prepared(engine: Engine, transaction_id: str) -> None:
                 connection.exec_driver_sql(f"ROLLBACK PREPARED '{quoted}'".replace("%", "%%"))
     except Exception:
         _log.exception("A transaction that a handler had prepared could not be undone")
+
+
+def _leave_pool(connection: LentConnection) -> None:
+    """Throw a connection away whose transaction is over, before its pool is asked for another.
+
+    Where others hold all the rest, each would wait for the one that it holds itself.
+    """
+    if not (connection.closed or connection.invalidated or connection.is_cut):
+        with suppress(Exception):
+            connection.invalidate()
 
 
 def _give_back(connection: LentConnection, *, is_broken: bool) -> None:

@@ -36,6 +36,7 @@ from ..core.renewed import Recurring
 from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from ..core.types import JsonObject
+from ..database.connection_slots import slots_of
 from ..database.error_text import error_text, public_error_text
 from ..lease.foreign import ForeignLease, ForeignStateStore
 from ..lease.held_lease import HeldLease, Lease
@@ -352,6 +353,7 @@ class PollRunner:
             is_held=lambda: not lease.lost.is_set(),
             when_lost=lease.when_lost,
             title=self.title,
+            places=slots_of(self._transaction_engine),
         )
 
     def _stop_for(self, reason: str, lease: HeldLease) -> None:

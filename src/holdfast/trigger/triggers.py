@@ -17,6 +17,7 @@ from ..core.errors import ConfigurationError, DbError
 from ..core.keywords import options_of, picked, require_known, takes
 from ..core.names import checked_name
 from ..core.telemetry import MetricsCollector
+from ..database.budget import PoolConfig
 from ..database.errors import connection_error
 from ..database.pools import EngineProvider
 from ..database.rights import FOR_LEASES, require_rights
@@ -47,7 +48,7 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 class TriggerResources(Protocol):
     """What triggers need of their application. Nothing connects until it is asked for."""
 
-    config: DbConfig
+    config: PoolConfig
     provider: EngineProvider
     clock: Clock
     metrics: MetricsCollector | None
@@ -137,7 +138,10 @@ class Triggers(Mapping[str, RegisteredTrigger]):
         if rows.source is not None:
             return rows.source
         resources = self._resources
-        config = resources.config if rows.url is None else resolve_db_config(url=rows.url, db_config=None)
+        config: DbConfig = resources.config
+        if rows.url is not None:
+            other = resolve_db_config(url=rows.url, db_config=None)
+            config = config if other.connection_url == config.connection_url else other
         if rows.strategy == "outbox":
             return OutboxSource(
                 outbox,

@@ -85,7 +85,7 @@ class JobsServer:
     """Serves remote workers from a thread of its own.
 
     Args:
-        store: the queue, for claims and new jobs, with at least ``CLAIM_THREADS`` connections.
+        store: the queue, for claims and new jobs.
         keeper_store: the queue for beats, reports and the watchdog, with connections of its own.
         address: where to listen, as ``host:port``; port 0 chooses one.
         definitions: what the application declares: its settings and signatures hold for jobs from outside too.

@@ -103,6 +103,7 @@ class SqlJobStore(abc.ABC):
         self, engine: Engine, *, ahead_seconds: Callable[[], float] = lambda: 0.0, application: str | None = None
     ) -> None:
         self.engine = engine
+        self.listening = engine
         self.application = None if application is None else shortened(application, _LONGEST_APPLICATION)
         self._ahead_seconds = ahead_seconds
         self._fair_orders: defaultdict[str, FairOrder] = defaultdict(FairOrder)

@@ -90,7 +90,7 @@ class PostgresJobStore(SqlJobStore):
         self, wanted: Wanted, clock: Clock, *, on_jobs: Callable[[], None], on_cancel: Callable[[], None]
     ) -> Listener:
         """Return what brings the news of these topics, on a connection of its own."""
-        return Listener(self.engine, frozenset(wanted), on_jobs=on_jobs, on_cancel=on_cancel)
+        return Listener(self.listening, frozenset(wanted), on_jobs=on_jobs, on_cancel=on_cancel)
 
     def _change(self, name: str, batch: Batch, **values: object) -> Sequence[Row]:
         is_claim = name in CLAIMS

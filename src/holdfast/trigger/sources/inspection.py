@@ -246,7 +246,7 @@ def cursor_facts(engine: Engine, table: Table, cursor: str) -> CursorFacts:
         return known if known.generated_id else replace(known, is_of_view=True)
     with limited(engine.connect()) as connection:
         known = replace(known, part_apart=_part_apart(connection, table, known))
-        return known if known.generated_id else _with_keeper(connection, found, table, known)
+        return known if known.generated_id else _with_keeper(connection, table, known)
 
 
 def _part_apart(connection: Connection, table: Table, facts: CursorFacts) -> str | None:
@@ -268,13 +268,13 @@ def nullable_columns(engine: Engine, table: Table, names: Sequence[str]) -> list
     return [name for name in names if table.c[name].nullable and (keys_can or not table.c[name].primary_key)]
 
 
-def _with_keeper(connection: Connection, found: Inspector, table: Table, facts: CursorFacts) -> CursorFacts:
+def _with_keeper(connection: Connection, table: Table, facts: CursorFacts) -> CursorFacts:
     """Add what keeps the column on updates: ON UPDATE, a version column, or the trigger that Holdfast writes."""
     dialect_name = connection.dialect.name
     clock_default = facts.default if facts.clock is not None else None
     candidates = expressions(dialect_name, facts.type, facts.type_name, clock_default)
     installed = find_installed(connection, table, facts.name, candidates)
-    kept = replace(facts, installed=installed, escapes=_changing_key(dialect_name, found, table))
+    kept = replace(facts, installed=installed, escapes=_changing_key(connection, table))
     if installed is not None and installed.fault is None:
         keeper = f"trigger '{installed.name}' ({installed.digest}), which Holdfast wrote,"
         return _filled_with(dialect_name, replace(kept, kept_by=keeper, is_forced=True), installed.expression)
@@ -292,11 +292,11 @@ def _filled_with(dialect_name: str, facts: CursorFacts, expression: str) -> Curs
     return replace(facts, default=expression, clock=clock, digits=_digits(dialect_name, facts.type, clock))
 
 
-def _changing_key(dialect_name: str, found: Inspector, table: Table) -> str | None:
+def _changing_key(connection: Connection, table: Table) -> str | None:
     """Return a foreign key that changes rows of this table: MariaDB and MySQL run no trigger then, and no ON UPDATE."""
-    if dialect_name not in ("mysql", "mariadb"):
+    if connection.dialect.name not in ("mysql", "mariadb"):
         return None
-    for key in found.get_foreign_keys(table.name, table.schema):
+    for key in inspect(connection).get_foreign_keys(table.name, table.schema):
         options = {name: str(action).upper() for name, action in (key.get("options") or {}).items()}
         if options.get("onupdate") in ("CASCADE", "SET NULL") or options.get("ondelete") == "SET NULL":
             return f"foreign key '{key.get('name')}'"

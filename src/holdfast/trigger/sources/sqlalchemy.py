@@ -31,6 +31,7 @@ from ...core.events import RowBatch
 from ...core.keywords import options_of, picked, require_known, takes
 from ...core.types import CursorValue, JsonObject, RawRecord, SourceDescriptor
 from ...database.barrier import Reading
+from ...database.budget import PoolConfig, PoolName
 from ...database.errors import (
     MOST_SESSIONS,
     connection_error,
@@ -535,6 +536,8 @@ class SqlAlchemySource:
         """MySQL hands out TIMESTAMP in the session's zone, so the source reads through sessions of its own in UTC."""
         if self._url.get_backend_name() not in ("mysql", "mariadb"):
             return self._config
+        if isinstance(self._config, PoolConfig):
+            return always_autocommit(self._config.sibling(PoolName.SOURCES))
         arguments = {**(self._config.connect_args or {}), "init_command": "SET time_zone = '+00:00'"}
         return always_autocommit(replace(self._config, connect_args=arguments))
 
