@@ -42,16 +42,16 @@ apt_install() (
     $install "$@" || { apt-get update -q && $install "$@"; }
 ) >"$here/apt.log" 2>&1
 
-# ensure PROGRAM PACKAGE: sees to it that PROGRAM exists.
+# ensure FILE PACKAGE: sees to it that FILE exists.
 ensure() {
-    if [ -x "$1" ]; then
+    if [ -e "$1" ]; then
         return
     fi
     if ! command -v apt-get >/dev/null; then
         missing "$2 is not installed and this is not a Debian system"
     elif [ "$(id -u)" != 0 ]; then
         missing "$2 is not installed and only root can; run: apt-get install $2"
-    elif ! apt_install "$2" || [ ! -x "$1" ]; then
+    elif ! apt_install "$2" || [ ! -e "$1" ]; then
         missing "apt-get could not install $2, see $here/apt.log"
     fi
 }
