@@ -45,7 +45,7 @@ def test_a_quick_run_completes_and_prints_its_ratios(tmp_path: Path) -> None:
         "CPU seconds of jobs, context.transaction, against 3cf93b4",
     ):
         assert line in done.stdout or "skipped: commit 3cf93b4 is not in this clone" in done.stdout
-    assert len(json.loads(figures.read_text())["figures"]) == 11
+    assert len(json.loads(figures.read_text())["figures"]) == 12
 
 
 @pytest.mark.component("postgres18")

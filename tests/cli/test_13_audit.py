@@ -62,6 +62,7 @@ AUDITED = {
     "registry": {"init", "lock", "unlock"},
     "trigger": {
         "install-cursor", "reset-to-beginning", "reset-to-cursor", "reset-to-checkpoint", "undo", "resume", "clone",
+        "adopt",
     },
 }  # fmt: skip
 BY_THEMSELVES = {"run", "migrate", "serve", "jobs-server", "demo", "workers"}  # they begin work, or make tables

@@ -104,7 +104,7 @@ class TestForgottenAwaits:
             work.until_empty()
         assert ran == []
         first, second, third = sorted(errors_of(alone))
-        assert first.startswith("The handler returned 'TestForgottenAwaits.test_a_def_handler_that")
+        assert first.startswith("The handler returned 'TestForgottenAwaits.test_14_12_a_def_handler_that")
         assert {first.rpartition("never done. ")[2], second.rpartition("never done. ")[2]} == {
             "Make the handler an async def, and await it there.",
             "Write return await ….",

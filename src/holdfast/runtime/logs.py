@@ -10,6 +10,7 @@ from ..core.redaction import one_line, without_secrets
 LOGGERS = (
     "holdfast",
     "holdfast.api",
+    "holdfast.database",
     "holdfast.engines",
     "holdfast.engines.durabletask",
     "holdfast.jobs",
