@@ -4,7 +4,7 @@ A server that hangs instead of dying keeps its sockets: its kernel acknowledges 
 network notices ever fires, and whoever waits for an answer waits until somebody ends that server. So every answer is
 waited for by the client's clock. Once the server has been silent for the deadline, the connection is thrown away
 without another word to it, and a line is logged. Whatever is older in any pool goes with it, since that leads to the
-same server. What a handler does on its own connection has no deadline of ours.
+same server. What a handler does on its own connection has no deadline of ours: see ``hung_servers``.
 
 The deadline is one of silence: an answer that comes slowly, row by row, is waited for.
 """
@@ -28,6 +28,7 @@ from ..core.clock import SystemClock
 from ..core.config import DbConfig, safe_url
 from ..core.patience import is_in_vain, least_seconds
 from .drivers import driver_of
+from .hung_servers import note_answer, note_hung, note_made
 from .sockets import cut_off
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _connect(
     """Make a connection that keeps deadlines."""
     options["connect_timeout"] = connect_seconds(options)
     connection: psycopg.Connection[Any] = _patient_kind().connect(*arguments, **options)
-    connection.__dict__["where"] = where
+    note_made(where, connection)
     return connection
 
 
@@ -211,6 +212,7 @@ def _within(
                 steps.throw(_given_up(connection, silent_since))
             wanted = steps.send(ready)
     except StopIteration as ended:
+        note_answer(connection)
         return ended.value  # type: ignore[no-any-return] # what the steps return
 
 
@@ -220,6 +222,7 @@ def _given_up(connection: psycopg.Connection[Any], silent_since: float) -> Excep
     pgconn: Any = connection.pgconn
     server = f"{pgconn.host.decode()}:{pgconn.port.decode()}"
     _note_silence(getattr(connection, "where", server), silent_since, f" (server {server})")
+    note_hung(connection, silent_since)
     return _dropped(connection, f"The server {server} gave no answer for {seconds:.0f} s")
 
 
