@@ -19,6 +19,7 @@ from holdfast.core.errors import DbError, UndoneError
 from holdfast.database import migrations
 from holdfast.database.errors import Kind, kind_of
 from holdfast.database.repeating import repeated
+from holdfast.outbox import processors
 from holdfast.runtime.transaction import HandlerTransaction
 from tests.components.galera import GaleraCluster, GaleraNode
 from tests.components.processes import wait_until
@@ -27,6 +28,7 @@ from tests.runtime.workloads import running
 
 MIGRATING = 4
 ITEMS = 40
+STARTS = 5
 PROVED = 3000
 _EFFECTS = "CREATE TABLE effects (id bigint AUTO_INCREMENT PRIMARY KEY, work varchar(20) NOT NULL, n bigint NOT NULL)"
 _COUNTERS = "CREATE TABLE counters (id bigint PRIMARY KEY, n bigint NOT NULL)"
@@ -229,6 +231,49 @@ def test_15_workers_on_both_nodes_do_everything_once(nodes: Nodes, count: int) -
     assert nodes.effects() == wanted
     assert {status for (status,) in nodes.rows("SELECT DISTINCT status FROM holdfast_history")} == {"Succeeded"}
     assert nodes.rows("SELECT count(*) FROM holdfast_dead_letters") == [(0,)]
+
+
+# Starting
+
+
+def begin_everywhere(nodes: Nodes) -> list[DbError]:
+    """Start an application on both nodes at once, which write down the same; return why one did not start."""
+    apps = [nodes.app(node) for node in nodes.cluster.nodes]
+    gate, failures = threading.Barrier(len(apps)), list[DbError]()
+
+    def begin(app: Holdfast) -> None:
+        app.processor("fleet")(lambda messages: None)
+        app.job("limited", name="limited", concurrency=1)(lambda: None)
+        gate.wait(30)
+        try:
+            app.run(handle_signals=False, drain_seconds=5, on_started=app.stop)
+        except DbError as error:
+            failures.append(error)
+
+    with ThreadPoolExecutor(len(apps)) as threads:
+        for done in [threads.submit(begin, app) for app in apps]:
+            done.result(timeout=60)
+    return failures
+
+
+def began_everywhere(galera: GaleraCluster) -> list[DbError]:
+    nodes = Nodes(galera).migrated()
+    try:
+        return begin_everywhere(nodes)
+    finally:
+        nodes.close()
+
+
+def test_15_processes_on_both_nodes_start_at_once(galera: GaleraCluster) -> None:
+    assert [error for _ in range(STARTS) for error in began_everywhere(galera)] == []
+
+
+def test_15_without_trying_again_a_node_that_was_overtaken_does_not_start(
+    galera: GaleraCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processors, "was_overtaken", lambda error: False)
+    failures = (error for _ in range(4 * STARTS) for error in began_everywhere(galera))
+    assert "1213" in str(next(failures, None))
 
 
 # Conflicts

@@ -9,7 +9,7 @@ nobody who holds one of those waits for another. SQLite has no server, and is ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from ..core.config import DbConfig, ResolvedDbConfig, parse_url
@@ -58,12 +58,14 @@ class Budget:
 
     config: ResolvedDbConfig
     max_connections: int = MAX_CONNECTIONS
+    _backend: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.max_connections) is not int or self.max_connections < 1:
             raise ConfigurationError(
                 f"max_connections={self.max_connections!r} cannot be used: give a positive whole number."
             )
+        object.__setattr__(self, "_backend", parse_url(self.config.connection_url).get_backend_name())
         reserved, least = self.reserved, sum(self.reserved.values()) + _LEAST_FOR_HANDLERS
         if self.is_bounded and self.max_connections < least:
             parts = " + ".join(f"{count} for {name}" for name, count in reserved.items())
@@ -71,10 +73,6 @@ class Budget:
                 f"max_connections={self.max_connections} is too few: {parts} + {_LEAST_FOR_HANDLERS} for handlers are "
                 f"{least}. Raise max_connections to {least} or more."
             )
-
-    @property
-    def _backend(self) -> str:
-        return parse_url(self.config.connection_url).get_backend_name()
 
     @property
     def is_bounded(self) -> bool:

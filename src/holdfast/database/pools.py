@@ -110,13 +110,19 @@ class Pools:
         self._provider = provider
         self.budget = budget
         self.config = budget.of(PoolName.HANDLERS)
+        self._configs: dict[PoolName, PoolConfig] = {}
 
     def engine(self, name: PoolName) -> Engine:
         """Return the engine of a pool, or of the one that does its work in such a database. Does not connect."""
+        if name not in self._configs:
+            self._configs[name] = self._config_of(name)
+        return self._provider.get_engine(self._configs[name])
+
+    def _config_of(self, name: PoolName) -> PoolConfig:
         config = self.config.sibling(name)
         if config.pool is PoolName.BEATS:
             config = always_autocommit(config)
-        return self._provider.get_engine(answering(config) if config.is_ours else config)
+        return answering(config) if config.is_ours else config
 
 
 _providers: weakref.WeakSet[EngineProvider] = weakref.WeakSet()

@@ -18,6 +18,7 @@ from ..core.retry import RetryPolicy
 from ..core.telemetry import MetricsCollector
 from ..database.budget import PoolName
 from ..database.pools import Pools, use_wal
+from ..database.repeating import repeated
 from ..database.rights import FOR_PROCESSORS, require_rights
 from ..database.row_security import Rights
 from ..lease.documents import DocumentStore
@@ -37,7 +38,7 @@ from .reader import OutboxReader, Selection
 from .runner import PartitionRunner
 from .sequencer import LONGEST_LEASE_SECONDS, Sequencer
 from .sinks.protocol import Sink, relaying
-from .store import CheckpointStore, PartitionId, Place, Role, Status
+from .store import CheckpointStore, PartitionId, Place, Role, Status, was_overtaken
 from .telemetry import ProcessorTelemetry
 from .wake_ups import wake_ups
 
@@ -252,7 +253,11 @@ class Processors:
         return faults
 
     def _register(self, processor: Processor) -> None:
+        """Write a processor down if it is not known yet; again when others, who do the same, were in the way."""
         require_rights(self.engine, self._rights)
+        repeated(partial(self._register_once, processor), is_passing=was_overtaken)
+
+    def _register_once(self, processor: Processor) -> None:
         known = self.checkpoints.of(processor.id)
         _check_known(processor, known)
         there = {place.id for place in known}

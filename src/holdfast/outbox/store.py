@@ -18,8 +18,8 @@ from sqlalchemy import ColumnElement, Row, and_, delete, insert, select, text, u
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from ..core.errors import Unavailable, WriteError
 from ..core.key_text import is_plain
+from ..database.errors import may_be_tried_again
 from ..database.statements import family
 from ..records.database import changing, reading, translated
 from ..records.times import database_now, database_time
@@ -30,7 +30,6 @@ from .statements import named
 
 _columns = checkpoints_table.c
 _MOST_REASON = 2000
-_TRIES = 5
 _WAITING_IS_KEPT = timedelta(hours=1)
 
 
@@ -188,21 +187,15 @@ class CheckpointStore:
     def register(self, places: Sequence[Place], check: Callable[[Connection], None] | None = None) -> None:
         """Write down partitions that are not known yet, all or none; those that are known stay as they are.
 
-        ``check`` is called first, in the same transaction, and raises where nothing may be written.
+        ``check`` is called first, in the same transaction, and raises where nothing may be written. Nothing was written
+        either when ``was_overtaken`` says so of an error: another instance registers them at the same time.
         """
-        for _ in range(_TRIES):
-            try:
-                with changing(self.engine) as connection:
-                    if check is not None:
-                        check(connection)
-                    for place in places:
-                        if connection.execute(select(_columns.version).where(_is(place.id))).one_or_none() is None:
-                            connection.execute(insert(checkpoints_table).values(_row(place, connection)))
-                return
-            except WriteError as error:  # another instance registers them at the same time
-                if not isinstance(error.__cause__, IntegrityError):
-                    raise
-        raise Unavailable(f"Processor '{places[0].id.processor_id}' could not be registered. Try again.")
+        with changing(self.engine) as connection:
+            if check is not None:
+                check(connection)
+            for place in places:
+                if connection.execute(select(_columns.version).where(_is(place.id))).one_or_none() is None:
+                    connection.execute(insert(checkpoints_table).values(_row(place, connection)))
 
     def take_over(self, partition: PartitionId, token: int, lease_seconds: float) -> Place | None:
         """Put a holder's token into the row, so that whoever held it before can store nothing; return the place.
@@ -286,6 +279,11 @@ class CheckpointStore:
         """Write down that an instance waits no more."""
         with changing(self.engine) as connection:
             connection.execute(delete(waiting_table).where(_waiting(partition, instance_id)))
+
+
+def was_overtaken(error: Exception) -> bool:
+    """Return whether another transaction was in the way of a registration: by a lock, a conflict, or the same row."""
+    return may_be_tried_again(error) or isinstance(error.__cause__, IntegrityError)
 
 
 def judge(stored: Checkpoint | None, move: Move, *, token_holds: bool = True) -> CheckpointResult:

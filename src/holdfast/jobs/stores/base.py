@@ -670,7 +670,8 @@ class SqlJobStore(abc.ABC):
     def set_limits(self, topic: str, limits: TopicLimits) -> None:
         """Declare a topic's limits, as those of this application."""
         owner = self.application if limits.is_limited else None
-        self._write("set_topic", topic=topic, is_limited=limits.is_limited, limited_by=owner, **asdict(limits))
+        values = {"topic": topic, "is_limited": limits.is_limited, "limited_by": owner, **asdict(limits)}
+        repeated(functools.partial(self._write, "set_topic", **values))
 
     def topics(self) -> list[Topic]:
         """Return every topic that was declared, limited or paused."""
