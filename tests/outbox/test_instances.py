@@ -76,12 +76,12 @@ def test_the_second_instance_goes_on_when_the_first_stops(shop: Shop, twin: Shop
 
 def test_an_idle_owner_keeps_its_lease_by_heartbeat(shop: Shop, twin: Shop) -> None:
     for each in (shop, twin):
-        each.app.processor("totals", lease_seconds=0.6)(write_effects)
+        each.app.processor("totals", lease_seconds=2.0)(write_effects)
     with runner_of(shop).leased() as lease:
         beats = lease.now()
         first = shop.app.processors.leases.read("totals.v1.p0")
         assert first is not None
-        wait_until(lambda: (lease.now() - beats).total_seconds() > 1.5, "more than two leases of idleness")
+        wait_until(lambda: (lease.now() - beats).total_seconds() > 4.2, "more than two leases of idleness")
         with pytest.raises(LeaseConflictError), runner_of(twin).leased():
             pass
         assert not lease.lost.is_set()
