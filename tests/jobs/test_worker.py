@@ -435,7 +435,7 @@ def test_a_report_that_cannot_be_stored_does_not_hold_up_the_others(
     def echo(what: str) -> str:
         return what
 
-    work.job(echo, lease_seconds=0.6).enqueue_many([{"what": what} for what in ("good", "bad", "good", "good")])
+    work.job(echo, lease_seconds=3.0).enqueue_many([{"what": what} for what in ("good", "bad", "good", "good")])
     with work.running():
         work.until_empty()
     assert [(entry["status"], entry["attempt"]) for entry in queue.history()] == [("Succeeded", 1)] * 4
