@@ -81,6 +81,16 @@ class TestRates:
         assert Bucket.refilled(1, 60.0, 0.0, 1e6).tokens < 1.001, "not even a fraction of the next that counts"
 
 
+@pytest.mark.parametrize("wish", [Snooze(in_seconds=1), Retry(), Discard()], ids=lambda wish: type(wish).__name__)
+def test_14_12_a_wish_that_is_returned_is_a_failure_that_says_what_to_write(alone: Queue, wish: Exception) -> None:
+    work = Work(alone)
+    work.job(lambda: wish, max_attempts=1).enqueue()
+    with work.running():
+        work.until_empty()
+    kind = type(wish).__name__
+    assert errors_of(alone) == [f"The handler returned {kind}(…) instead of raising it. Write: raise {kind}(…)"]
+
+
 class TestForgottenAwaits:
     def test_14_12_a_def_handler_that_returns_a_coroutine_has_failed(self, alone: Queue) -> None:
         ran: list[str] = []

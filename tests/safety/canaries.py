@@ -7,6 +7,7 @@ SECRETS = (
     "cannot reach amqp://app:{}@[::1]:5672/%2F, giving up",
     "Server=db;User Id=app;Password={};Encrypt=true",
     "DRIVER=x;UID=app;PWD={}",
+    "passwd: {}",
     "Endpoint=sb://x/;SharedAccessKeyName=root;SharedAccessKey={}=",
     "AccountName=shop;AccountKey={}==;EndpointSuffix=core.windows.net",
     "GET https://shop.blob.core.windows.net/c/b?sv=2024&sig={}&se=2027 said 403",

@@ -464,6 +464,19 @@ def test_13_1_a_sqlite_table_without_rowids_is_kept_too(sqlite_url: str) -> None
     place.engine.dispose()
 
 
+@pytest.mark.parametrize("columns", ["rowid TEXT", "rowid TEXT, _rowid_ TEXT", "rowid TEXT, oid TEXT, _rowid_ TEXT"])
+def test_13_1_a_sqlite_column_named_as_the_rowid_is_no_rowid(sqlite_url: str, columns: str) -> None:
+    place = Place(sqlite_url, KINDS["sqlite_url"])
+    place.run(f"CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, {columns})")
+    place.install()
+    assert place.capability().updates == "proved"
+    place.add(1)
+    place.run("UPDATE items SET changed = '1999-01-01' WHERE id = 1")
+    with place.engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM items WHERE changed < '2000'").scalar() == 0
+    place.engine.dispose()
+
+
 class Gauges:
     """Metrics whose gauges can be looked at."""
 

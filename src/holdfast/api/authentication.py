@@ -45,7 +45,7 @@ class Authentication:
     def refusal(self) -> ApiError:
         """Return the answer to someone who is not known."""
         if self._tokens:
-            return ApiError.unauthorized("Send a token that is accepted here: 'Authorization: Bearer …'.")
+            return ApiError.unauthorized("Send a bearer token that is accepted here in the header Authorization.")
         return ApiError.unauthorized(
             "This server has no tokens, so it answers its own machine only, without a proxy. Start it with tokens."
         )

@@ -57,7 +57,10 @@ _FORMS = (
         re.IGNORECASE | re.DOTALL,
     ),
     _form("key token secret signature password", rf"(?<![\w-])((?:{_HEADER})\s*:\s*){_NOT_YET}[^\s;&]+"),
-    _form("password passphrase pwd secret", rf"\b((?:password|passphrase|pwd|secret)\s*:\s*){_NOT_YET}[^\s;&]+"),
+    _form(
+        "password passwd passphrase pwd secret",
+        rf"\b((?:password|passwd|passphrase|pwd|secret)\s*:\s*){_NOT_YET}[^\s;&]+",
+    ),
     _form("token", rf"\b(token\s*:\s*){_NOT_YET}(?=\S{{0,99}}\d)(?=\S{{0,99}}[A-Za-z])\S{{8,}}"),
     _form("--", rf"(--[\w-]*(?:password|passwd|secret|token|api-key)\s+){_NOT_YET}[^\s-]\S*"),
     _form("identified password", rf"\b((?:identified\s+by|password)\s+){_NOT_YET}{_IN_SINGLE}"),

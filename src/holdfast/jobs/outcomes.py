@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.error_groups import leaves_of
-from ..core.errors import LostLeaseError, TransactionEndedError
+from ..core.errors import HandlerError, LostLeaseError, TransactionEndedError
 from .settings import checked_pause
 
 
@@ -32,6 +32,17 @@ class JobCancelled(Exception):  # noqa: N818 - a wish, not a mistake
 
 
 _DECIDING = (TransactionEndedError, LostLeaseError, JobCancelled, Discard, Retry)  # the first of them that is there
+
+
+def require_raised(result: object) -> None:
+    """Refuse a wish that a handler returned: nothing would come of it, and its job would be done.
+
+    Raises:
+        HandlerError: it is one; the message says what to write.
+    """
+    if isinstance(result, (Snooze, Retry, Discard)):
+        kind = type(result).__name__
+        raise HandlerError(f"The handler returned {kind}(…) instead of raising it. Write: raise {kind}(…)")
 
 
 def decisive(error: BaseException) -> BaseException:

@@ -44,7 +44,7 @@ from .model import (
     put_back_undone,
 )
 from .once import may_run_once
-from .outcomes import Discard, JobCancelled, Retry, Snooze, decisive
+from .outcomes import Discard, JobCancelled, Retry, Snooze, decisive, require_raised
 from .overdue import overdue_error
 from .payload import OtherVersionError
 from .reporter import Report
@@ -117,6 +117,7 @@ class Execution:
                 return
             output = running.handler.function(*self._context(running), **self._arguments(running))
             require_run(output, awaits=False)
+            require_raised(output)
         except BaseException as error:  # sys.exit() in a handler is a failure like any other
             self._failed(running, error)
         else:
@@ -145,6 +146,7 @@ class Execution:
                 return
             output = await running.handler.function(*self._context(running), **self._arguments(running))
             require_run(output, awaits=True)
+            require_raised(output)
         except BaseException as error:
             await self._off_loop(running, self._failed, error)
         else:

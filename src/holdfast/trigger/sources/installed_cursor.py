@@ -89,14 +89,24 @@ def find_installed(connection: Connection, table: Table, column: str, candidates
 
 
 def row_keys(connection: Connection, table: Table) -> tuple[str, ...]:
-    """Return what finds a row of a SQLite table that has no rowid; empty elsewhere."""
+    """Return what finds a row of a SQLite table where ``rowid`` does not: it has none, or a column of that name.
+
+    Empty elsewhere.
+    """
     if connection.dialect.name != "sqlite":
         return ()
     query = text(_SQLITE_TABLE.format(master=_master(connection, table)))
     sql = str(connection.execute(query, {"table": table.name}).scalar())
-    return tuple(table.primary_key.columns.keys()) if _WITHOUT_ROWID.search(sql) else ()
+    if not _WITHOUT_ROWID.search(sql):
+        columns = {column.name.lower() for column in table.columns}
+        free = [name for name in _ROWIDS if name not in columns]
+        if free:
+            return () if free[0] == _ROWIDS[0] else (free[0],)
+    return tuple(table.primary_key.columns.keys())
 
 
+_ROWIDS = ("rowid", "_rowid_", "oid")
+"""SQLite's names of the number that finds a row; a column of the same name hides one."""
 Triggers = Sequence[tuple[str, str, str | None]]  # name, definition, when it may change the row that is written
 
 
