@@ -20,7 +20,10 @@ demo: $(VENV)/.base ## see it work on this machine; installs only what that need
 
 test: check components ## everything: checks, then the tests against real servers (ARGS=... goes to pytest)
 	@# compiled files are kept whatever the machine says: the tests start hundreds of processes
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=3 --dist=worksteal $(ARGS)
+	@# what failed runs once more, alone: who passes then fails only beside others, which is told and wants mending
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=3 --dist=worksteal $(ARGS) || { \
+	    echo "FAILED BESIDE OTHERS: these run once more, alone; what fails again fails the run"; \
+	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --maxfail=5 $(ARGS); }
 
 check: $(VENV)/.dev ## lint, formatting, types, layers
 	$(BIN)/ruff check .
